@@ -1,0 +1,1 @@
+"""One adapter per paper. Each file here registers itself; nothing lists them by hand."""

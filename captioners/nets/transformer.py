@@ -1,0 +1,82 @@
+"""The one transformer block behind every embedded text model: matchers, language model, captioner, denoisers.
+
+Pre-norm, GELU, learned positions. The key–value cache is plain data, a list of (k, v) per layer, so that a decoder
+can grow it, share it between rows, or optimise it by gradient descent (method 2).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+KeysValues = tuple[Tensor, Tensor]  # each (b, heads, t, dim / heads)
+
+
+class Attention(nn.Module):
+    """Multi-head attention from x to itself (with a cache) or to a context whose keys and values were made before."""
+
+    def __init__(self, dim: int, heads: int, context_dim: int | None = None, dropout: float = 0.0):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(context_dim or dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def keys_values(self, x: Tensor) -> KeysValues:
+        """x (b, t, c) → keys and values, each (b, heads, t, head_dim)."""
+        k, v = self.key_value(x).chunk(2, dim=-1)
+        return self._split(k), self._split(v)
+
+    def forward(self, x: Tensor, kv: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """x (b, t, c); mask broadcasts to (b, heads, t, keys), True where attention is allowed."""
+        q = self._split(self.query(x))
+        y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Self-attention, then cross-attention where `context_dim` is given, then a feed-forward layer."""
+
+    def __init__(self, dim: int, heads: int, context_dim: int | None = None, dropout: float = 0.0):
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(dim), Attention(dim, heads, dropout=dropout)
+        self.cross_norm = nn.LayerNorm(dim) if context_dim else None
+        self.cross = Attention(dim, heads, context_dim, dropout) if context_dim else None
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,  # (b, t, c)
+        mask: Tensor | None = None,  # (b or 1, 1, t, past + t), True where allowed
+        past: KeysValues | None = None,
+        context: KeysValues | None = None,
+        context_mask: Tensor | None = None,  # (b, 1, 1, cells)
+    ) -> tuple[Tensor, KeysValues]:
+        h = self.norm1(x)
+        k, v = self.attention.keys_values(h)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        x = x + self.drop(self.attention(h, (k, v), mask))
+        if self.cross is not None and context is not None:
+            x = x + self.drop(self.cross(self.cross_norm(x), context, context_mask))
+        return x + self.drop(self.mlp(self.norm2(x))), (k, v)
+
+
+def causal_mask(length: int, past: int = 0, device: torch.device | None = None) -> Tensor:
+    """(1, 1, length, past + length): position i sees everything up to itself."""
+    return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)[None, None]
+
+
+def init_weights(module: nn.Module, std: float = 0.02) -> None:
+    """GPT-2's initialisation: small normal weights, zero biases."""
+    for m in module.modules():
+        if isinstance(m, nn.Linear | nn.Embedding):
+            nn.init.normal_(m.weight, std=std)
+        if isinstance(m, nn.Linear) and m.bias is not None:
+            nn.init.zeros_(m.bias)

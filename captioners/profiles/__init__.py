@@ -1,0 +1,1 @@
+"""Where weights come from. Only this package knows paths and hub names."""

@@ -1,0 +1,88 @@
+"""What a profile offers, split in two: `Players`, which methods may use, and `Judges`, which only ever score.
+
+`load_profile(name)` gives both; a method is handed the players alone, so none can flatter itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from captioners.types import CaptionLabError, Media, Modality
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROFILES = ("embedded", "hub")
+
+
+class ProfileError(CaptionLabError):
+    """A profile or a model in it that cannot be had; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Where on a matcher's own scale random and human captions lie: means of CLIPScore on the development split."""
+
+    random: float
+    human: float
+
+    def place(self, score: float) -> float:
+        """0 at the level of random captions, 1 at that of human ones."""
+        return (score - self.random) / (self.human - self.random)
+
+
+class Matcher(Protocol):
+    """Media and text in one space. The vectors are of unit length."""
+
+    name: str  # shown beside every number that came from it
+    prompt: str  # put before a caption that is scored ("A photo depicts " for CLIP)
+    calibration: Calibration | None
+
+    def embed_media(self, media: list[Media]) -> Tensor: ...  # (n, d)
+    def embed_text(self, texts: list[str]) -> Tensor: ...  # (n, d), without the prompt: callers add it
+
+
+class FluencyJudge(Protocol):
+    """A language model that only judges."""
+
+    name: str
+
+    def log_likelihood(self, texts: list[str]) -> list[float]: ...  # nats, the end of the sentence included
+
+
+class Judges(Protocol):
+    """Everything that may score and never play."""
+
+    def matcher(self, kind: Modality) -> Matcher: ...
+    def fluency(self) -> FluencyJudge: ...
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One source of weights."""
+
+    name: str
+    players: object  # embedded.Players or hub.Players
+    judges: Judges
+
+
+def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None) -> Profile:
+    """The profile's two sides; weights are read when first used."""
+    if name not in PROFILES:
+        raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
+    return import_module(f"captioners.profiles.{name}").profile(pick_device(device), models)
+
+
+def pick_device(name: str = "auto") -> str:
+    """`auto` → the best device that is there; anything else is checked."""
+    import torch
+
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next(d for d in ("cuda", "mps", "cpu") if there[d])
+    if not there.get(name.split(":")[0]):
+        have = ", ".join(d for d, here in there.items() if here)
+        raise ProfileError(f"There is no device {name!r} on this machine: choose from auto, {have}.")
+    return name

@@ -1,0 +1,80 @@
+"""Parts on disk: one fp16 safetensors file each, with the model's configuration in its header.
+
+`NAME.safetensors` holds weights and configuration, `NAME.metrics.json` what was measured when it was trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+WEIGHTS = ASSETS / "weights"
+MAX_BYTES = 10 * 1024 * 1024  # a plain push to a Space refuses larger files
+
+
+class MissingPart(FileNotFoundError):
+    """A part that is neither shipped nor trained yet."""
+
+
+def save_part(folder: Path, name: str, module: nn.Module, config: dict[str, Any]) -> Path:
+    """Write a module's state as fp16; refuses a file that a Space would refuse."""
+    state = {k: _half(v) for k, v in module.state_dict().items() if not k.endswith("num_batches_tracked")}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.safetensors"
+    partial = path.with_suffix(".partial")
+    save_file(state, partial, metadata={"config": json.dumps(config)})
+    if partial.stat().st_size > MAX_BYTES:
+        partial.unlink()
+        raise ValueError(f"{name} is over 10 MB on disk: make the model smaller or split it into two parts")
+    return partial.replace(path)
+
+
+def _half(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().cpu().contiguous()
+    if not tensor.is_floating_point():
+        return tensor
+    half = tensor.half()
+    if not torch.isfinite(half).all():
+        raise ValueError("a weight does not fit into fp16")
+    return half
+
+
+def find_part(name: str, *folders: Path) -> Path:
+    """The part's file in the first of the folders that has it."""
+    for folder in folders:
+        path = folder / f"{name}.safetensors"
+        if path.exists():
+            return path
+    raise MissingPart(f"There is no {name}.safetensors in {', '.join(map(str, folders))}: run `python -m captioners train {name}`.")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration in a part's header."""
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["config"])
+
+
+def load_into(module: nn.Module, path: Path) -> nn.Module:
+    """Fill a module from a part's file; every weight must be there, batch-norm counters aside."""
+    with safe_open(path, framework="pt") as file:
+        state = {key: file.get_tensor(key) for key in file.keys()}  # load_state_dict widens fp16
+    missing, unexpected = module.load_state_dict(state, strict=False)
+    missing = [key for key in missing if not key.endswith("num_batches_tracked")]
+    if missing or unexpected:
+        raise ValueError(f"{path.name} does not fit: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    return module
+
+
+@lru_cache(maxsize=64)
+def file_hash(path: Path) -> str:
+    """A short name for a weights file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]

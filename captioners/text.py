@@ -1,0 +1,77 @@
+"""Caption text ↔ token ids: one BPE shared by every embedded text model, with one start token per corpus.
+
+A corpus's start token is its domain tag (DESIGN, "One model, many corpora"): it tells a text model which kind of
+caption is wanted, so that conditional and unconditional branches speak of the same kind of text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+
+PAD, BOS, EOS, MASK, UNK = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
+DOMAINS = ("flickr8k", "multi30k", "coco", "audiocaps", "clotho", "esc50")
+SPECIALS = (PAD, BOS, EOS, MASK, UNK, *(f"<{d}>" for d in DOMAINS))
+
+
+def clean(text: str) -> str:
+    """A caption as the models know it: one line, no quotes, no space before punctuation, no full stop at the end."""
+    text = re.sub(r"[\"“”«»`]|''", " ", text).replace("’", "'")
+    text = re.sub(r"\s+([,.;:!?'])", r"\1", re.sub(r"\s+", " ", text))
+    return text.strip(" .,;:!?-")
+
+
+class CaptionTokenizer:
+    """Encodes and decodes captions; knows the ids of the special tokens."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.pad, self.bos, self.eos, self.mask, self.unk = (tokenizer.token_to_id(t) for t in SPECIALS[:5])
+        self.tags = {d: tokenizer.token_to_id(f"<{d}>") for d in DOMAINS}
+        self.special_ids = tuple(tokenizer.token_to_id(t) for t in SPECIALS)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> CaptionTokenizer:
+        """A new BPE over `texts`."""
+        tokenizer = Tokenizer(models.BPE(unk_token=UNK))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation(), pre_tokenizers.Digits(individual_digits=True)]
+        )
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(SPECIALS), min_frequency=3, show_progress=False)
+        tokenizer.train_from_iterator((clean(t) for t in texts), trainer)
+        return cls(tokenizer)
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a caption, without start and end."""
+        return self.tokenizer.encode(clean(text)).ids
+
+    def encode_all(self, texts: Iterable[str]) -> list[list[int]]:
+        """`encode` for many, on all cores."""
+        return [e.ids for e in self.tokenizer.encode_batch([clean(t) for t in texts])]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; everything from the first end token on, and every other special token, is dropped."""
+        ids = [int(i) for i in ids]
+        ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
+        return self.tokenizer.decode([i for i in ids if i not in self.special_ids]).strip()
+
+    def piece(self, token_id: int) -> str:
+        """One token as it is shown: a leading space marks the start of a word."""
+        return self.tokenizer.id_to_token(int(token_id)).replace("▁", " ")
+
+    def batch(self, rows: Sequence[Sequence[int]], length: int | None = None) -> Tensor:
+        """Rows of ids → (b, t) padded to the longest, or to `length`."""
+        longest = max((len(r) for r in rows), default=0) if length is None else length
+        out = torch.full((len(rows), longest), self.pad, dtype=torch.long)
+        for i, row in enumerate(rows):
+            out[i, : len(row)] = torch.tensor(row[:longest], dtype=torch.long)
+        return out

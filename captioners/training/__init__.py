@@ -1,0 +1,58 @@
+"""One trained part, one command: `python -m captioners train PART --data DIR --out DIR`.
+
+A module here registers its part with `@part`; a `Job` says where data, output and caches are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from captioners.profiles.store import WEIGHTS, find_part
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a training command was asked to do."""
+
+    data: Path
+    out: Path
+    cache: Path
+    seed: int = 0
+    epochs: float | None = None  # overrides the part's own number
+    device: str = "auto"
+    final: bool = False  # audio parts: train on the development fold too, for shipping
+    quiet: bool = False
+
+    def find(self, name: str) -> Path:
+        """Another part's weights: the output folder's first, then the shipped ones."""
+        return find_part(name, self.out, WEIGHTS)
+
+
+Part = Callable[[Job], dict[str, Any]]
+
+# part → the module that trains it; in the order in which they depend on each other
+PARTS: dict[str, str] = {
+    "tokenizer": "tokenizer",
+    "image-encoder": "image_encoder",
+    "audio-encoder": "audio_encoder",
+    "image-ranker": "matcher",
+    "image-judge": "matcher",
+    "audio-ranker": "matcher",
+    "audio-judge": "matcher",
+    "fluency-judge": "language_model",
+    "caption-lm": "language_model",
+    "cfg": "captioner",
+}
+
+
+def train(name: str, job: Job) -> dict[str, Any]:
+    """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
+    metrics = import_module(f"captioners.training.{PARTS[name]}").train(name, job)
+    path = job.out / f"{name}.metrics.json"
+    path.write_text(json.dumps(metrics, indent=1) + "\n")
+    return metrics
