@@ -1,0 +1,83 @@
+"""What every metric takes and gives: `Rows` in, `MetricResult`s out, found through `@metric`.
+
+A metric says what it needs besides captions; `measure` runs those whose needs are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from captioners.metrics.bootstrap import Resampler
+
+if TYPE_CHECKING:
+    from captioners.profiles.base import FluencyJudge, Matcher
+
+Need = Literal["references", "media", "fluency"]
+MODULES = ("matching", "ngram", "diversity", "fluency")  # in the order in which results are listed
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Captions to be measured. Media ids may repeat: several captions of one picture are several rows."""
+
+    ids: list[str]
+    captions: list[str]
+    references: list[list[str]] | None = None  # at least one caption for every row
+    matcher: Matcher | None = None
+    media: np.ndarray | None = None  # (n, d): the matcher's vector of each row's media
+    fluency: FluencyJudge | None = None
+
+    @cached_property
+    def resampler(self) -> Resampler:
+        """For confidence intervals."""
+        return Resampler(self.ids)
+
+    def has(self, need: Need) -> bool:
+        """Whether a metric with that need can run."""
+        return getattr(self, need) is not None
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """One number about a set of captions, its 95 % interval, and one value per row where there is such a thing."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    items: list[float] | None = None
+    encoder: str = ""  # the judge that it came from
+
+
+Metric = Callable[[Rows], list[MetricResult]]
+_METRICS: dict[Metric, tuple[Need, ...]] = {}
+
+
+def metric(*needs: Need) -> Callable[[Metric], Metric]:
+    """Decorator: makes a metric known to `measure`."""
+
+    def add(function: Metric) -> Metric:
+        _METRICS[function] = needs
+        return function
+
+    return add
+
+
+def measure(rows: Rows) -> dict[str, MetricResult]:
+    """Every metric that applies to these rows, by name."""
+    for module in MODULES:
+        import_module(f"captioners.metrics.{module}")
+    results = [r for function, needs in _METRICS.items() if all(map(rows.has, needs)) for r in function(rows)]
+    return {r.name: r for r in results}
+
+
+def mean_of(name: str, values: Sequence[float] | np.ndarray, rows: Rows, encoder: str = "") -> MetricResult:
+    """A metric that is a mean over rows."""
+    values = np.asarray(values, dtype=np.float64)
+    return MetricResult(name, float(values.mean()), *rows.resampler.mean(values), values.tolist(), encoder)

@@ -1,0 +1,79 @@
+"""How varied a set of captions is: distinct n-grams, words used, distinct captions, Self-BLEU, length."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.bootstrap import jackknife
+from captioners.metrics.text import count_words, tokenize
+
+
+@metric()
+def dist(rows: Rows) -> list[MetricResult]:
+    """Dist-1 … Dist-3: distinct n-grams over all n-grams of the set. It falls with the size of the set: compare equal sizes."""
+    tokens = [tokenize(c) for c in rows.captions]
+    return [_distinct(f"dist-{n}", [_ngrams(t, n) for t in tokens], rows, share=True) for n in (1, 2, 3)]
+
+
+@metric()
+def vocabulary(rows: Rows) -> list[MetricResult]:
+    """How many different words the set uses."""
+    return [_distinct("vocabulary", [_ngrams(tokenize(c), 1) for c in rows.captions], rows, share=False)]
+
+
+@metric()
+def distinct(rows: Rows) -> list[MetricResult]:
+    """The share of captions that are not said twice."""
+    return [_distinct("distinct", [[tuple(tokenize(c))] for c in rows.captions], rows, share=True)]
+
+
+@metric()
+def words(rows: Rows) -> list[MetricResult]:
+    """Words per caption."""
+    return [mean_of("words", [count_words(c) for c in rows.captions], rows)]
+
+
+@metric()
+def self_bleu_of_media(rows: Rows) -> list[MetricResult]:
+    """Self-BLEU where media have several captions, the mean over such media."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, caption in zip(rows.ids, rows.captions, strict=True):
+        groups[name].append(caption)
+    groups = {name: captions for name, captions in groups.items() if len(captions) > 1}
+    if not groups:
+        return []
+    several = Rows(list(groups), ["" for _ in groups])
+    result = mean_of("self-bleu", [self_bleu(captions) for captions in groups.values()], several)
+    return [MetricResult(result.name, result.mean, result.low, result.high)]
+
+
+def self_bleu(captions: list[str]) -> float:
+    """The candidates of one picture: mean BLEU-4 of each against the others; 1 when all are the same."""
+    from captioners.metrics.ngram import bleu_scorer
+
+    others = [captions[:i] + captions[i + 1 :] for i in range(len(captions))]
+    _, items = bleu_scorer(captions, others).compute_score(option="closest")
+    return float(np.mean(items[3]))
+
+
+def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
+    return list(zip(*(tokens[i:] for i in range(n)), strict=False))
+
+
+def _distinct(name: str, things: list[list[tuple[str, ...]]], rows: Rows, share: bool) -> MetricResult:
+    """How many different things the rows hold, in number or as a share of all of them."""
+    names = {n: i for i, n in enumerate(dict.fromkeys(rows.ids))}
+    holders: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    size = np.zeros(len(names))
+    for owner, row in zip((names[n] for n in rows.ids), things, strict=True):
+        size[owner] += len(row)
+        for thing in row:
+            holders[thing].add(owner)
+    alone = np.bincount([next(iter(h)) for h in holders.values() if len(h) == 1], minlength=len(names))
+    number, total = len(holders), size.sum()
+    value = number / max(total, 1) if share else number
+    low, high = jackknife(value, (number - alone) / (np.maximum(total - size, 1) if share else 1))
+    return MetricResult(name, float(value), max(low, 0.0), min(high, 1.0) if share else high)

@@ -1,0 +1,30 @@
+"""Perplexity per word under a language model that only judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from captioners.metrics.base import MetricResult, Rows, metric
+from captioners.metrics.text import count_words
+
+if TYPE_CHECKING:
+    from captioners.profiles.base import FluencyJudge
+
+BATCH = 256
+
+
+def log_perplexity(judge: FluencyJudge, captions: Sequence[str]) -> np.ndarray:
+    """−log likelihood / (words + 1) of each caption: the end of the sentence counts as a word."""
+    likelihoods = [value for i in range(0, len(captions), BATCH) for value in judge.log_likelihood(list(captions[i : i + BATCH]))]
+    return -np.array(likelihoods, dtype=np.float64) / np.array([count_words(c) + 1 for c in captions])
+
+
+@metric("fluency")
+def perplexity(rows: Rows) -> list[MetricResult]:
+    """exp of the above; the mean over a set is the geometric one, so that one broken caption does not drown the others."""
+    logs = log_perplexity(rows.fluency, rows.captions)
+    mean, low, high = np.exp([logs.mean(), *rows.resampler.mean(logs)]).tolist()
+    return [MetricResult("perplexity", mean, low, high, np.exp(logs).tolist(), rows.fluency.name)]
