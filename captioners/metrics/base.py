@@ -73,7 +73,9 @@ def measure(rows: Rows) -> dict[str, MetricResult]:
     """Every metric that applies to these rows, by name."""
     for module in MODULES:
         import_module(f"captioners.metrics.{module}")
-    results = [r for function, needs in _METRICS.items() if all(map(rows.has, needs)) for r in function(rows)]
+    able = [function for function, needs in _METRICS.items() if all(map(rows.has, needs))]
+    able.sort(key=lambda function: MODULES.index(function.__module__.rpartition(".")[2]))
+    results = [result for function in able for result in function(rows)]
     return {r.name: r for r in results}
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from captioners.metrics.base import MetricResult, Rows, mean_of, metric
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from captioners.profiles.base import Matcher
     from captioners.types import Media
 
@@ -42,6 +44,24 @@ def ref_clipscore(scores: np.ndarray, captions: np.ndarray, references: list[np.
     """The harmonic mean of CLIPScore and max(best cosine with a reference, 0)."""
     best = np.array([max((refs @ caption).max(), 0.0) for caption, refs in zip(captions, references, strict=True)])
     return 2 * scores * best / np.maximum(scores + best, 1e-12)
+
+
+class RememberedTexts:
+    """A matcher that embeds no text twice: references are the same for every method that is measured."""
+
+    def __init__(self, matcher: Matcher):
+        self.matcher = matcher
+        self.name, self.prompt, self.calibration = matcher.name, matcher.prompt, matcher.calibration
+        self.embed_media = matcher.embed_media
+        self.known: dict[str, Tensor] = {}
+
+    def embed_text(self, texts: list[str]) -> Tensor:
+        """As the matcher's own."""
+        import torch
+
+        if new := [t for t in dict.fromkeys(texts) if t not in self.known]:
+            self.known.update(zip(new, self.matcher.embed_text(new), strict=True))
+        return torch.stack([self.known[t] for t in texts])
 
 
 @metric("media")

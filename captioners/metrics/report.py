@@ -1,0 +1,104 @@
+"""A finished evaluation for people: a table of text, a CSV file of all captions, a page of HTML that needs nothing else."""
+
+from __future__ import annotations
+
+import csv
+from html import escape
+from pathlib import Path
+from typing import Any
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; background: #fff }
+table { border-collapse: collapse; margin: 1rem 0 } th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: left }
+td.number { text-align: right; font-variant-numeric: tabular-nums } small { color: #666 }
+"""
+
+
+def metric_names(runs: list[dict[str, Any]]) -> list[str]:
+    """All metrics of all runs, in the order of the first that has them."""
+    return list(dict.fromkeys(name for run in runs for name in run["metrics"]))
+
+
+def number(value: float | None) -> str:
+    """Three decimals below ten, fewer above."""
+    return "–" if value is None else f"{value:.{3 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+
+
+def interval(metric: dict[str, float] | None) -> str:
+    """Mean and 95 % interval."""
+    return f"{number(metric['mean'])} [{number(metric['low'])}, {number(metric['high'])}]" if metric else ""
+
+
+def text_table(report: dict[str, Any]) -> str:
+    """One column for each run, then what could not be done."""
+    runs = report["runs"]
+    table = [["", *(run["method"] for run in runs)], ["n", *(str(run["n"]) for run in runs)]]
+    table += [[name, *(interval(run["metrics"].get(name)) for run in runs)] for name in metric_names(runs)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return "\n".join(lines + remarks(runs, most=5))
+
+
+def remarks(runs: list[dict[str, Any]], most: int | None = None) -> list[str]:
+    """Encoders, notes and failed items of all runs, each said once; at most `most` of the failed ones by name."""
+    by_encoder: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, encoder in run["encoders"].items():
+            by_encoder.setdefault(encoder, {})[name] = None
+    encoders = [f"{', '.join(names)}: by {encoder}" for encoder, names in by_encoder.items()]
+    notes = dict.fromkeys(note for run in runs for note in run["notes"])
+    failed = list(dict.fromkeys(f"{f['id']} failed: {f['reason']}" for run in runs for f in run["failed"]))
+    more = [f"{len(failed)} items failed in all."] if most is not None and len(failed) > most else []
+    return [*encoders, *notes, *failed[:most], *more]
+
+
+def write_csv(report: dict[str, Any], path: Path) -> None:
+    """One line for each caption."""
+    runs = report["runs"]
+    names = list(dict.fromkeys(name for run in runs for name in run["items"][0]["scores"]))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "id", "caption", *names])
+        for run in runs:
+            writer.writerows([run["method"], i["id"], i["caption"], *(i["scores"].get(n) for n in names)] for i in run["items"])
+
+
+def html_page(report: dict[str, Any]) -> str:
+    """The metrics of every run side by side, then the captions of every item side by side."""
+    runs = report["runs"]
+    head = "".join(f"<th>{escape(run['method'])}<br><small>{run['n']} captions</small></th>" for run in runs)
+    metrics = "".join(
+        f"<tr><th>{escape(name)}</th>" + "".join(f'<td class="number">{interval(run["metrics"].get(name))}</td>' for run in runs) + "</tr>"
+        for name in metric_names(runs)
+    )
+    settings = "".join(f"<li>{escape(run['method'])}: {escape(_settings(run['settings']))}</li>" for run in runs if run["settings"])
+    notes = "".join(f"<li>{escape(line)}</li>" for line in remarks(runs))
+    title = escape(f"Evaluation of {report['dataset']}" + (f", {report['split']}" if report["split"] else ""))
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{STYLE}</style>
+<h1>{title}</h1>
+<p>Means with 95 % intervals.</p>
+<table><tr><th></th>{head}</tr>{metrics}</table>
+<ul>{settings}{notes}</ul>
+<table><tr><th></th>{head}</tr>{_captions(runs)}</table>
+</html>
+"""
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in settings.items() if value not in (None, "", {}))
+
+
+def _captions(runs: list[dict[str, Any]]) -> str:
+    """One line for each item; an item with several captions in a run has them one below the other."""
+    cells: dict[str, list[list[str]]] = {}
+    for column, run in enumerate(runs):
+        for item in run["items"]:
+            scores = " · ".join(f"{name} {number(item['scores'][name])}" for name in ("clipscore", "cider") if name in item["scores"])
+            cell = f"{escape(item['caption'])} <small>{scores}</small>"
+            cells.setdefault(item["id"], [[] for _ in runs])[column].append(cell)
+    lines = []
+    for name, row in cells.items():
+        said = "".join(f"<td>{'<br>'.join(cell)}</td>" for cell in row)
+        lines.append(f"<tr><td><small>{escape(name)}</small></td>{said}</tr>")
+    return "".join(lines)
