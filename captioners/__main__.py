@@ -1,0 +1,7 @@
+"""`python -m captioners …`"""
+
+import sys
+
+from captioners.cli import main
+
+sys.exit(main())

@@ -1,0 +1,252 @@
+"""The command line: list, caption, evaluate, train. Its options for methods are made from what they declare.
+
+Exit code 0 on success, 2 on bad input with one line on stderr. Models are imported when a command needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from captioners.profiles.base import PROFILES, ProfileError
+from captioners.types import CaptionLabError, Result, Settings, SettingsError, Spec, to_json
+
+if TYPE_CHECKING:
+    from captioners.evaluation import Progress
+
+DELAY = 2  # seconds of silence before a progress bar appears
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    try:
+        args = build_parser().parse_args(argv)
+        args.run(args)
+    except (CaptionLabError, OSError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 2
+    return 0
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells of a mistake in one line, like everything else here."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CaptionLabError(f"{message}: see `{self.prog} --help`.")
+
+
+def build_parser() -> Parser:
+    """All commands and their options."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
+    common.add_argument("--models", metavar="FILE", help="a file that names the profile's models")
+    common.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
+
+    methods = argparse.ArgumentParser(add_help=False)
+    methods.add_argument("--method", action="append", metavar="ID", help="a method, see `list`; may be repeated (default: all that apply)")
+    methods.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a control; METHOD.NAME=VALUE for one method only"
+    )
+
+    parser = Parser(prog="python -m captioners", description="See what guidance does to a caption.", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, words: str, *parents: argparse.ArgumentParser) -> Parser:
+        made = commands.add_parser(name, help=words, description=words, parents=[common, *parents], allow_abbrev=False)
+        made.set_defaults(run=run)
+        return made
+
+    listing = command("list", list_command, "Show the methods and their controls.")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+
+    caption = command("caption", caption_command, "Caption one picture or sound clip.", methods)
+    caption.add_argument("file", metavar="FILE")
+    caption.add_argument("--force", action="append", default=[], metavar="POSITION=TOKEN", help="fix a token, counted from 0")
+    caption.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same caption")
+    caption.add_argument("--json", action="store_true", help='print {"results": [...]}')
+
+    evaluate = command("evaluate", evaluate_command, "Caption a data set, or take given captions, and measure them.", methods)
+    evaluate.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv")
+    evaluate.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
+    evaluate.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
+    evaluate.add_argument("--captions", metavar="FILE", help='score these instead: a line is {"id": FILE NAME, "caption": TEXT}')
+    evaluate.add_argument("--engine", default="local", choices=("local",), help="what runs the methods (default: local)")
+    for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
+        evaluate.add_argument(f"--{kind}", metavar="OUT", help=f"write {words} to this file")
+
+    train = command("train", train_command, "Train one part of the embedded profile.")
+    train.add_argument("part", metavar="PART")
+    train.add_argument("--data", required=True, type=Path, metavar="DIR", help="the training data")
+    train.add_argument("--out", required=True, type=Path, metavar="DIR", help="where weights and metrics go")
+    train.add_argument(
+        "--cache", type=Path, metavar="DIR", default=Path.home() / ".cache" / "caption-lab", help="for features and checkpoints"
+    )
+    train.add_argument("--seed", type=int, default=0, metavar="N")
+    train.add_argument("--epochs", type=float, metavar="N", help="instead of the part's own number")
+    train.add_argument("--final", action="store_true", help="audio parts: train on the development fold too")
+    return parser
+
+
+# -------------------------------------------------------------------------------------------------------- commands
+
+
+def list_command(args: argparse.Namespace) -> None:
+    """Methods with their controls."""
+    from captioners import registry
+
+    specs = registry.available()
+    if args.json:
+        return print(json.dumps({"methods": to_json(specs)}, indent=1, ensure_ascii=False))
+    for spec in specs:
+        print(f"{spec.id}: {spec.title} ({', '.join(spec.modalities)})\n  {spec.idea}\n  {spec.paper}")
+        width = max((len(c.name) for c in spec.controls), default=0)
+        for control in spec.controls:
+            default = "auto" if control.default is None else control.default
+            print(f"  {control.name:<{width}}  {control.help} {control.allowed[:1].upper()}{control.allowed[1:]}; default {default!r}.")
+        print()
+    return None
+
+
+def caption_command(args: argparse.Namespace) -> None:
+    """Captions of one file by some methods, scored."""
+    from captioners.lab import Lab, choose_methods
+    from captioners.media import load_media
+    from captioners.profiles.store import MissingPart
+
+    media = load_media(args.file)
+    specs = choose_methods(media.kind, args.method)
+    settings = settings_for(specs, with_seed(args), forced=parse_forced(args.force))
+    lab = Lab(args.profile, args.device, args.models)
+    results: list[Result] = []
+    for spec in specs:
+        try:
+            with progress_bar(spec.id, quiet=args.json) as progress:
+                for step in lab.stream(media, spec.id, settings[spec.id]):
+                    progress(step.position, step.total)
+        except (MissingPart, ProfileError) as error:
+            if args.method or (spec is specs[-1] and not results):
+                raise
+            print(f"{spec.id} is left out: {error}", file=sys.stderr)
+            continue
+        results.append(step.result)
+        if not args.json:
+            print_result(step.result)
+    if args.json:
+        print(json.dumps({"results": to_json(results)}, ensure_ascii=False))
+
+
+def evaluate_command(args: argparse.Namespace) -> None:
+    """Measure methods or given captions on a data set."""
+    from captioners.evaluation import evaluate, read_dataset
+    from captioners.lab import Lab, choose_methods
+    from captioners.metrics.report import html_page, text_table, write_csv
+
+    outputs = {kind: Path(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
+    for path in outputs.values():
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise CaptionLabError(f"{path} cannot be written: give a file in a folder that is there.")
+    if args.captions and (args.method or args.set or args.seed is not None):
+        raise CaptionLabError("Given captions are scored without a method: leave --method, --set and --seed out, or --captions.")
+    items = read_dataset(args.dir, args.split, args.limit)
+    specs = [] if args.captions else choose_methods(items[0].kind, args.method)
+    settings = settings_for(specs, with_seed(args))
+    profile = Lab(args.profile, args.device, args.models).profile
+    with progress_bar("captions", quiet=bool(args.json)) as progress:
+        report = evaluate(
+            profile,
+            args.dir,
+            [s.id for s in specs],
+            settings,
+            split=args.split,
+            limit=args.limit,
+            captions_file=args.captions,
+            engine=args.engine,
+            progress=progress,
+        )
+    if "json" in outputs:
+        outputs["json"].write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
+    if "csv" in outputs:
+        write_csv(report, outputs["csv"])
+    if "html" in outputs:
+        outputs["html"].write_text(html_page(report), encoding="utf-8")
+    print(text_table(report))
+
+
+def train_command(args: argparse.Namespace) -> None:
+    """Train one part."""
+    from captioners.training import PARTS, Job, train
+
+    if args.part not in PARTS:
+        raise CaptionLabError(f"There is no part called {args.part!r}: choose from {', '.join(PARTS)}.")
+    if not args.data.is_dir():
+        raise CaptionLabError(f"There is no folder {args.data}: give the folder with the training data.")
+    for folder in (args.out, args.cache):
+        folder.mkdir(parents=True, exist_ok=True)
+    job = Job(args.data, args.out, args.cache, args.seed, args.epochs, args.device, args.final)
+    print(json.dumps(to_json(train(args.part, job)), indent=1))
+
+
+# -------------------------------------------------------------------------------------------- settings and printing
+
+
+def with_seed(args: argparse.Namespace) -> list[str]:
+    """`--seed N` is short for `--set seed=N`."""
+    return args.set + ([] if args.seed is None else [f"seed={args.seed}"])
+
+
+def settings_for(specs: list[Spec], assignments: Sequence[str], forced: dict[str, str] = {}) -> dict[str, Settings]:
+    """`NAME=VALUE` goes to every method that has such a control, `METHOD.NAME=VALUE` to one and comes last."""
+    values: dict[str, dict[str, str]] = {spec.id: {} for spec in specs}
+    for assignment in sorted(assignments, key=lambda a: "." in a.partition("=")[0]):
+        target, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {assignment} is not possible: write NAME=VALUE or METHOD.NAME=VALUE.")
+        method, _, name = target.rpartition(".")
+        if method and method not in values:
+            raise SettingsError(f"--set {assignment} is for a method that was not chosen: choose from {', '.join(values)}.")
+        addressed = [s for s in specs if method in ("", s.id)]
+        listening = [s for s in addressed if s.listens_to(name)]
+        if not listening:
+            known = dict.fromkeys(c.name for s in addressed for c in s.controls)
+            raise SettingsError(
+                f"There is no control called {name!r} in {', '.join(s.id for s in addressed)}: choose from {', '.join(known)}."
+            )
+        for spec in listening:
+            values[spec.id][name] = value
+    return {spec.id: spec.settings(forced=forced, **values[spec.id]) for spec in specs}
+
+
+def parse_forced(texts: Sequence[str]) -> dict[str, str]:
+    """`POSITION=TOKEN` …; the values are checked by `Settings`."""
+    for text in texts:
+        if "=" not in text:
+            raise SettingsError(f"--force {text} is not possible: write POSITION=TOKEN.")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def print_result(result: Result) -> None:
+    """The caption, its scores with their encoders, and how long it took."""
+    scores = [f"{name} {s.value:.3g}" + (f" ({s.encoder})" if s.encoder else "") for name, s in result.scores.items()]
+    print(f"{result.method}: {result.caption}\n  {' · '.join([*scores, f'{sum(result.seconds.values()):.2f} s'])}")
+    for note in result.notes:
+        print(f"  {note}")
+
+
+@contextmanager
+def progress_bar(what: str, quiet: bool) -> Iterator[Progress]:
+    """A bar on stderr that appears when the work takes longer than two seconds."""
+    from tqdm import tqdm
+
+    with tqdm(desc=what, delay=DELAY, disable=quiet, leave=False) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
