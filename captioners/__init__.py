@@ -1,8 +1,8 @@
 """Caption Lab: see what guidance does to a caption. Four guided captioning methods behind one adapter.
 
-    import captioners
-    method = captioners.load("cfg")
-    result = method.caption(captioners.load_media("dog.jpg"), method.spec.settings(guidance_scale=2))
+import captioners
+method = captioners.load("cfg")
+result = method.caption(captioners.load_media("dog.jpg"), method.spec.settings(guidance_scale=2))
 """
 
 from __future__ import annotations

@@ -68,10 +68,9 @@ class CaptionTokenizer:
         """One token as it is shown: a leading space marks the start of a word."""
         return self.tokenizer.id_to_token(int(token_id)).replace("▁", " ")
 
-    def batch(self, rows: Sequence[Sequence[int]], length: int | None = None) -> Tensor:
-        """Rows of ids → (b, t) padded to the longest, or to `length`."""
-        longest = max((len(r) for r in rows), default=0) if length is None else length
-        out = torch.full((len(rows), longest), self.pad, dtype=torch.long)
+    def batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Rows of ids → (b, t) padded to the longest; at least one position, even if every row is empty."""
+        out = torch.full((len(rows), max([1, *map(len, rows)])), self.pad, dtype=torch.long)
         for i, row in enumerate(rows):
-            out[i, : len(row)] = torch.tensor(row[:longest], dtype=torch.long)
+            out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
         return out

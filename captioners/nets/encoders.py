@@ -11,11 +11,15 @@ from dataclasses import dataclass
 import timm
 import torch
 import torch.nn.functional as F
+import torchaudio.functional as AF
 from torch import Tensor, nn
 
 IMAGE_SIZE = 224  # pixels a side
 AUDIO_RATE = 16_000  # samples a second
-WINDOW_SECONDS = 5.0  # a longer clip is cut into windows of this length
+HOP = 256  # samples between two columns of the spectrogram: 16 ms
+FRAMES = 320  # columns of one window
+WINDOW = HOP * FRAMES  # samples of one window, 5.12 s; a longer clip is cut into windows, a shorter one zero-padded
+MELS = 64
 FEATURE_DIM = 1280  # channels of EfficientNet-Lite0's last feature map
 
 
@@ -46,6 +50,42 @@ class ImageEncoder(nn.Module):
         maps = self.backbone.forward_features(x.contiguous(memory_format=torch.channels_last))
         grid = self.project(maps.flatten(2).transpose(1, 2))
         return Features(grid, grid.mean(1))
+
+
+class AudioEncoder(nn.Module):
+    """Samples (b, WINDOW) at 16 kHz → a grid of 2 frequency bands × 10 half-seconds."""
+
+    grid_shape = (2, 10)
+
+    def __init__(self, dim: int = 512):
+        super().__init__()
+        self.backbone = _lite0(in_chans=1)
+        self.project = nn.Linear(FEATURE_DIM, dim)
+        bank = AF.melscale_fbanks(257, 50.0, AUDIO_RATE / 2, MELS, AUDIO_RATE, norm=None, mel_scale="htk")
+        self.register_buffer("bank", bank, persistent=False)  # (257, MELS)
+        self.register_buffer("hann", torch.hann_window(512), persistent=False)
+
+    def log_mel(self, samples: Tensor) -> Tensor:
+        """(b, WINDOW) → (b, 1, MELS, FRAMES), about zero mean and unit variance, whatever the clip's loudness."""
+        loudness = samples.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-4)
+        spectrum = torch.stft(samples / loudness, 512, HOP, window=self.hann, center=True, return_complex=True)
+        power = spectrum.abs().square()[..., :FRAMES].transpose(1, 2) @ self.bank  # (b, FRAMES, MELS)
+        return ((power + 1e-2).log10().transpose(1, 2)[:, None] - 1.0) / 1.5
+
+    def maps(self, spectrogram: Tensor) -> Tensor:
+        """(b, 1, MELS, FRAMES) → (b, FEATURE_DIM, 2, 10)."""
+        return self.backbone.forward_features(spectrogram.contiguous(memory_format=torch.channels_last))
+
+    def forward(self, samples: Tensor) -> Features:
+        grid = self.project(self.maps(self.log_mel(samples)).flatten(2).transpose(1, 2))
+        return Features(grid, grid.mean(1))
+
+
+def audio_windows(samples: Tensor) -> Tensor:
+    """(n,) of any length → (windows, WINDOW): zero-padded; a rest shorter than a second joins no window of its own."""
+    full, rest = divmod(len(samples), WINDOW)
+    count = max(1, full + (rest >= AUDIO_RATE))
+    return F.pad(samples[: count * WINDOW], (0, max(0, count * WINDOW - len(samples)))).view(count, WINDOW)
 
 
 def _lite0(in_chans: int) -> nn.Module:

@@ -16,12 +16,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from captioners.types import CaptionLabError
+
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 WEIGHTS = ASSETS / "weights"
 MAX_BYTES = 10 * 1024 * 1024  # a plain push to a Space refuses larger files
 
 
-class MissingPart(FileNotFoundError):
+class MissingPart(CaptionLabError):
     """A part that is neither shipped nor trained yet."""
 
 

@@ -37,7 +37,9 @@ def fast(encoder: nn.Module) -> Callable[[Tensor], Tensor]:
         return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
 
 
-def encode_pictures(grid_of: Callable[[Tensor], Tensor], paths: Sequence[Path], view: int = 0, seed: int = 0, quiet: bool = False) -> Tensor:
+def encode_pictures(
+    grid_of: Callable[[Tensor], Tensor], paths: Sequence[Path], view: int = 0, seed: int = 0, quiet: bool = False
+) -> Tensor:
     """(n, cells, c) fp16. The last batch is padded, because a traced graph has one size."""
     out = []
     with torch.no_grad(), tqdm(total=len(paths), desc=f"encode view {view}", disable=quiet, mininterval=10) as bar:

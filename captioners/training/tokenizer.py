@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokenizers import Tokenizer
+
+from captioners.profiles.store import WEIGHTS
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus
 
@@ -20,3 +23,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     words = sum(len(c.split()) for c in dev)
     tokens = sum(map(len, ids))
     return {"vocabulary": len(tokenizer), "dev_tokens_per_word": tokens / words, "dev_unknown": unknown}
+
+
+def load_tokenizer(job: Job) -> CaptionTokenizer:
+    """The tokenizer of the output folder, or the shipped one."""
+    path = next(p for p in (job.out / "tokenizer.json", WEIGHTS / "tokenizer.json") if p.exists())
+    return CaptionTokenizer(Tokenizer.from_file(str(path)))

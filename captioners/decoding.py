@@ -1,0 +1,129 @@
+"""What the methods' decoding loops share: keyed randomness, forced tokens, the columns of a trace, ranking."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from captioners import guidance
+from captioners.text import CaptionTokenizer
+from captioners.types import Alternative, Candidate, Media, Settings, SettingsError, TokenTrace
+
+ALTERNATIVES = 10
+
+
+class Clock:
+    """Seconds per stage and calls per model of one run."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the time inside to a stage."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+    def call(self, name: str) -> None:
+        """Counts one forward pass."""
+        self.calls[name] = self.calls.get(name, 0) + 1
+
+
+def generator(seed: int, media: Media, candidate: int) -> torch.Generator:
+    """Randomness of one candidate: by seed, media and index alone, so that a batch, a resume or a cluster changes nothing."""
+    key = hashlib.sha256(f"{seed} {media.hash} {candidate}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little") % 2**63)
+
+
+def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
+    """Noise that makes argmax(log p + noise) a sample of p."""
+    uniform = torch.rand(shape, generator=source).clamp(1e-10, 1 - 1e-7)
+    return -(-uniform.log()).log()
+
+
+def forced_ids(tokenizer: CaptionTokenizer, settings: Settings, max_tokens: int) -> dict[int, int]:
+    """Settings.forced as {position: token id}. A word of several pieces takes as many positions."""
+    found: dict[int, int] = {}
+    for position, word in sorted(settings.forced.items()):
+        exact = tokenizer.tokenizer.token_to_id(word.replace(" ", "▁"))
+        whole = tokenizer.encode(word) if exact is None or exact in tokenizer.special_ids else [exact]
+        if not whole or tokenizer.unk in whole:
+            raise SettingsError(f"forced token {word!r} is not known to this model: choose one of the alternatives shown.")
+        found |= {position + i: token for i, token in enumerate(whole)}
+    if found and max(found) >= max_tokens:
+        raise SettingsError(f"forced position {max(found)} is past the end: give positions below max_tokens = {max_tokens}.")
+    return found
+
+
+@dataclass
+class TraceColumns:
+    """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the end."""
+
+    tokenizer: CaptionTokenizer
+    chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
+    columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
+    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)  # name → values, ids (rows, ALTERNATIVES)
+    cond: list[Tensor] = field(default_factory=list)  # kept whole: KL wants it once the unconditional column is known
+    kl: list[Tensor] = field(default_factory=list)
+    entropy: list[Tensor] = field(default_factory=list)
+
+    def add(self, token: Tensor, distributions: dict[str, Tensor]) -> None:
+        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where unknown."""
+        self.chosen.append(token)
+        self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
+        self.tops.append({name: tuple(logp.topk(ALTERNATIVES, dim=1)) for name, logp in distributions.items()})
+        self.cond.append(distributions["cond"])
+        self.kl.append(guidance.kl(distributions["cond"], distributions["uncond"]))
+        self.entropy.append(guidance.entropy(distributions["guided"]))
+
+    def fill(self, name: str, rows: Tensor, logp: Tensor) -> None:
+        """A column that was unknown while decoding: logp (len(rows), positions, vocab)."""
+        for position, token in enumerate(self.chosen):
+            here = logp[:, position]
+            self.columns[position][name][rows] = here.gather(1, token[rows, None])[:, 0]
+            for old, new in zip(self.tops[position][name], here.topk(ALTERNATIVES, dim=1), strict=True):
+                old[rows] = new
+            self.kl[position][rows] = guidance.kl(self.cond[position][rows], here)
+
+    def row(self, row: int, length: int) -> list[TokenTrace]:
+        """The first `length` positions of one row."""
+        return [self._position(row, position) for position in range(length)]
+
+    def _position(self, row: int, position: int) -> TokenTrace:
+        values = {name: column[row].item() for name, column in self.columns[position].items()}
+        known = {name: top for name, top in self.tops[position].items() if not math.isnan(values[name])}
+        return TokenTrace(
+            position=position,
+            token=self.tokenizer.piece(self.chosen[position][row]),
+            cond=values["cond"],
+            uncond=values["uncond"],
+            guided=values["guided"],
+            lm=values["lm"] if "lm" in known else None,
+            alternatives={name: self._alternatives(top[0][row], top[1][row]) for name, top in known.items()},
+            kl=self.kl[position][row].item(),
+            entropy=self.entropy[position][row].item(),
+        )
+
+    def _alternatives(self, values: Tensor, ids: Tensor) -> list[Alternative]:
+        return [Alternative(self.tokenizer.piece(i), v) for v, i in zip(values.tolist(), ids.tolist(), strict=True) if math.isfinite(v)]
+
+
+def rank(ranker, media: Media, texts: Sequence[str], logprobs: Sequence[float]) -> tuple[list[Candidate], list[int]]:
+    """Candidates, best first, by the ranker's similarity to the media, and the order; one alone needs no ranker."""
+    if len(texts) == 1:
+        return [Candidate(texts[0], None, logprobs[0])], [0]
+    vectors = ranker.embed_text([ranker.prompt + t for t in texts])
+    scores = (vectors @ ranker.embed_media([media])[0]).tolist()
+    order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
+    return [Candidate(texts[i], scores[i], logprobs[i]) for i in order], order

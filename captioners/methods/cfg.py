@@ -1,0 +1,307 @@
+"""Method 1: classifier-free and language-model guidance (arXiv 2307.16686).
+
+One decoder gives p(x|y) and, with its condition removed, p(x). At every token s = w · lm + α c − β u, where α = γ and
+β = γ − 1 unless they are given: w = 0 is classifier-free guidance, γ = 1 the plain model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from captioners import guidance
+from captioners.decoding import Clock, TraceColumns, forced_ids, generator, gumbel, rank
+from captioners.registry import Captioner, register
+from captioners.types import Control, Media, Result, Settings, Spec, Step, StepToken, to_json
+
+DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
+
+CONTROLS = (
+    Control("guidance_scale", "number", "Guidance scale γ", "How far each word is pushed towards what the input says; 1 is off.", 2.0, 0, 5, 0.1, front=True),
+    Control("lm_weight", "number", "LM weight w", "How much a language model's opinion of the next word counts; 0 is off.", 0.0, 0, 1, 0.05, front=True),
+    Control("num_candidates", "number", "Candidates", "How many captions are finished and ranked; the further ones are drawn at random.", 1, 1, 64, 1, front=True),
+    Control("alpha", "number", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True),
+    Control("beta", "number", "Exponent β", "Weight of the unconditional log-probability that is taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True),
+    Control("lm_prompt", "text", "LM prompt", "Captions that the language model reads first, separated by |; empty for none.", ""),
+    Control("temperature", "number", "Temperature", "0 takes the best word at every step; above, words are drawn at random.", 0.0, 0, 2, 0.1),
+    Control("no_repeat", "number", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
+    Control("max_tokens", "number", "Longest caption", "The most tokens a caption may have.", 30, 1, 40, 1),
+    Control("seed", "number", "Seed", "The same seed gives the same caption.", 0, 0, 2**31 - 1, 1),
+)  # fmt: skip
+
+
+@dataclass
+class Row:
+    """One candidate of one input."""
+
+    item: int
+    candidate: int
+    alpha: float
+    beta: float
+    lm_weight: float
+    temperature: float
+    forced: dict[int, int]
+    no_repeat: int
+    max_tokens: int
+    source: torch.Generator
+    ids: list[int]
+    logprob: float = 0.0
+    done: bool = False
+
+
+@register
+class ClassifierFree(Captioner):
+    """The adapter."""
+
+    spec = Spec(
+        id="cfg",
+        title="Classifier-free + LM guidance",
+        idea="Compare the model with and without the input, and exaggerate the difference.",
+        paper="https://arxiv.org/abs/2307.16686",
+        modalities=("image", "audio"),
+        controls=CONTROLS,
+        formula="s = w·lm + γ·c − (γ − 1)·u",
+    )
+
+    @torch.no_grad()
+    def decode(self, media: Sequence[Media], settings: Sequence[Settings]) -> Iterator[list[Step]]:
+        clock, tokenizer = Clock(), self.players.tokenizer
+        with clock.stage("load"):
+            decoder = self.players.caption_decoder()
+        with clock.stage("encode"):
+            features = self.players.encode(media)
+        rows = [row for item, (m, s) in enumerate(zip(media, settings, strict=True)) for row in self._rows(item, m, s)]
+        first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
+        with clock.stage("decode"):
+            branches = Branches(decoder, rows, [f.grid for f in features], [m.kind for m in media], self.players.start_token, clock)
+            lm = PromptedLM(self.players, rows, settings, media, clock)
+        trace = TraceColumns(tokenizer)
+        allowed = _allowed(tokenizer, decoder.tokens.num_embeddings).to(branches.device)
+        total = max(r.max_tokens for r in rows)
+        for position in range(total):
+            with clock.stage("decode"):
+                cond, uncond = branches.next()
+                distributions = {"cond": cond, "uncond": uncond, "lm": lm.next()}
+                scores = self._scores(rows, distributions, allowed, position)
+                distributions["guided"] = guidance.normalise(scores)
+                tokens = torch.tensor(
+                    [self._choose(r, distributions["guided"][i], position) for i, r in enumerate(rows)], device=branches.device
+                )
+                trace.add(tokens, distributions)
+                for row, token, value in zip(rows, tokens.tolist(), trace.columns[-1]["guided"].tolist(), strict=True):
+                    self._extend(row, token, value)
+            if all(r.done for r in rows):
+                break
+            branches.append(tokens)
+            lm.append(tokens)
+            yield [self._step(settings[i], rows[r], trace, r, rows) for i, r in enumerate(first)]
+        with clock.stage("trace"):
+            missing = [i for i, r in enumerate(rows) if r.beta == 0]
+            branches.fill_unconditional(trace, missing)
+        yield [self._finish(item, media[item], settings[item], rows, trace, clock, len(media)) for item in range(len(media))]
+
+    # ------------------------------------------------------------------------------------------------- one caption
+
+    def _rows(self, item: int, media: Media, settings: Settings) -> list[Row]:
+        scale = settings["guidance_scale"]
+        alpha = scale if settings["alpha"] is None else settings["alpha"]
+        beta = scale - 1 if settings["beta"] is None else settings["beta"]
+        forced = forced_ids(self.players.tokenizer, settings, settings["max_tokens"])
+        rows = []
+        for candidate in range(settings["num_candidates"]):
+            temperature = settings["temperature"] or (DRAWN_AT if candidate else 0.0)
+            source = generator(settings["seed"], media, candidate)
+            rows.append(
+                Row(
+                    item,
+                    candidate,
+                    alpha,
+                    beta,
+                    settings["lm_weight"],
+                    temperature,
+                    forced,
+                    settings["no_repeat"],
+                    settings["max_tokens"],
+                    source,
+                    [],
+                )
+            )
+        return rows
+
+    def _scores(self, rows: list[Row], distributions: dict[str, Tensor], allowed: Tensor, position: int) -> Tensor:
+        """(rows, vocab): the papers' formula, with −inf on what may not be said."""
+        cond, uncond, lm = (distributions[name] for name in ("cond", "uncond", "lm"))
+        weights = torch.tensor([[r.lm_weight, r.alpha, r.beta] for r in rows], device=cond.device)
+        scores = guidance.lm_guided(
+            cond, uncond.nan_to_num(neginf=-math.inf), lm.nan_to_num(neginf=-math.inf), weights[:, 1], weights[:, 2], weights[:, 0]
+        )
+        scores = scores.masked_fill(~allowed, -math.inf)
+        eos = self.players.tokenizer.eos
+        if position == 0:
+            scores[:, eos] = -math.inf  # a caption has at least one token
+        for i, row in enumerate(rows):
+            for token in _repeats(row.ids, row.no_repeat):
+                scores[i, token] = -math.inf
+        return scores
+
+    def _choose(self, row: Row, guided: Tensor, position: int) -> int:
+        if row.done:
+            return self.players.tokenizer.pad
+        if position in row.forced:
+            return row.forced[position]
+        if row.temperature == 0:
+            return int(guided.argmax())
+        return int((guided.cpu() / row.temperature + gumbel(guided.shape, row.source)).argmax())
+
+    def _extend(self, row: Row, token: int, logprob: float) -> None:
+        if row.done:
+            return
+        row.logprob += logprob
+        row.ids.append(token)
+        row.done = token == self.players.tokenizer.eos or len(row.ids) == row.max_tokens
+
+    def _text(self, row: Row) -> str:
+        return self.players.tokenizer.decode(row.ids)
+
+    # ---------------------------------------------------------------------------------------------- steps, results
+
+    def _step(self, settings: Settings, row: Row, trace: TraceColumns, index: int, rows: list[Row]) -> Step:
+        entries = trace.row(index, len(row.ids))
+        tokens = [StepToken(t.token, "final", math.exp(t.guided)) for t in entries if t.token != "<eos>"]
+        others = [self._text(r) for r in rows if r.item == row.item and r is not row]
+        return Step(len(row.ids), row.max_tokens, tokens, entries, others)
+
+    def _finish(self, item: int, media: Media, settings: Settings, rows: list[Row], trace: TraceColumns, clock: Clock, share: int) -> Step:
+        mine = [i for i, r in enumerate(rows) if r.item == item]
+        with clock.stage("rank"):
+            ranker = self.players.ranker(media.kind) if len(mine) > 1 else None
+            candidates, order = rank(ranker, media, [self._text(rows[i]) for i in mine], [rows[i].logprob for i in mine])
+        best = mine[order[0]]
+        entries = trace.row(best, len(rows[best].ids))
+        result = Result(
+            method=self.spec.id,
+            caption=candidates[0].caption,
+            candidates=candidates,
+            trace=entries,
+            settings=to_json(settings),
+            seed=settings["seed"],
+            profile=self.players.profile,
+            weights=self.players.weights,
+            seconds={name: value / share for name, value in clock.seconds.items()},
+            calls=dict(clock.calls),
+            notes=list(media.notes),
+        )
+        tokens = [StepToken(t.token, "final", math.exp(t.guided)) for t in entries if t.token != "<eos>"]
+        return Step(len(entries), len(entries), tokens, entries, [c.caption for c in candidates[1:]], result)
+
+
+class Branches:
+    """Conditional rows, and unconditional ones for those that need them, in one batch with one cache."""
+
+    def __init__(self, decoder, rows: list[Row], grids: list[Tensor], kinds: list[str], start_token, clock: Clock):
+        self.decoder, self.clock = decoder, clock
+        self.device = grids[0].device
+        self.second = torch.tensor([i for i, r in enumerate(rows) if r.beta != 0], dtype=torch.long, device=self.device)
+        items = torch.tensor([r.item for r in rows], device=self.device)
+        order, stacked = _by_kind(grids, kinds)
+        everyone = torch.cat([items, items[self.second]])
+        keep = torch.arange(len(everyone), device=self.device) < len(rows)
+        per_item = decoder.condition(stacked, order.to(self.device), torch.ones(len(grids), dtype=torch.bool, device=self.device))
+        self.condition = per_item[everyone]
+        null = torch.zeros_like(self.condition.mask)
+        null[..., 0] = True
+        self.condition.mask.copy_(torch.where(keep[:, None, None, None], self.condition.mask, null))
+        self.start = torch.tensor([start_token(kinds[i]) for i in everyone.tolist()], device=self.device)
+        self.ids, self.past, self.count = self.start[:, None], None, len(rows)
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """log p(next|y) and log p(next), each (rows, vocab); NaN where the second branch is not run."""
+        logits, self.past = self.decoder(self.ids, self.condition, self.past)
+        self.clock.call("decoder")
+        logp = logits[:, -1].log_softmax(-1)
+        cond, uncond = logp[: self.count], torch.full_like(logp[: self.count], math.nan)
+        uncond[self.second] = logp[self.count :]
+        return cond, uncond
+
+    def append(self, tokens: Tensor) -> None:
+        """Take the chosen tokens (rows,) into both branches."""
+        self.ids = torch.cat([tokens, tokens[self.second]])[:, None]
+
+    def fill_unconditional(self, trace: TraceColumns, rows: list[int]) -> None:
+        """One teacher-forced pass over finished captions gives the rows without a second branch their missing column."""
+        if not rows:
+            return
+        index = torch.tensor(rows, device=self.device)
+        tokens = torch.stack([t[index] for t in trace.chosen], 1)
+        ids = torch.cat([self.start[index, None], tokens[:, :-1]], 1)
+        condition = self.condition[index]
+        condition.mask[:] = False
+        condition.mask[..., 0] = True
+        logp = self.decoder(ids, condition)[0].log_softmax(-1)
+        self.clock.call("decoder")
+        trace.fill("uncond", index, logp)
+
+
+class PromptedLM:
+    """The language model's rows, each behind its own prompt, for those rows whose weight is not zero."""
+
+    def __init__(self, players, rows: list[Row], settings: Sequence[Settings], media: Sequence[Media], clock: Clock):
+        self.clock, self.count, self.vocab = clock, len(rows), len(players.tokenizer)
+        self.device = players.device
+        self.index = torch.tensor([i for i, r in enumerate(rows) if r.lm_weight > 0], dtype=torch.long, device=self.device)
+        if not len(self.index):
+            return
+        self.lm, tokenizer = players.language_model(), players.tokenizer
+        prompts = []
+        for i in self.index.tolist():
+            start = players.start_token(media[rows[i].item].kind)
+            captions = [c for c in settings[rows[i].item]["lm_prompt"].split("|") if c.strip()]
+            prompts.append([t for c in captions for t in (start, *tokenizer.encode(c), tokenizer.eos)][-64:] + [start])
+        longest = max(map(len, prompts))
+        self.ids = torch.tensor([[tokenizer.pad] * (longest - len(p)) + p for p in prompts], device=self.device)
+        self.mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts], device=self.device)
+        self.past = None
+
+    def next(self) -> Tensor:
+        """log p under the language model (rows, vocab); NaN for rows that do not ask it."""
+        out = torch.full((self.count, self.vocab), math.nan, device=self.device)
+        if len(self.index):
+            logits, self.past = self.lm(self.ids, self.past, self.mask)
+            self.clock.call("language model")
+            out[self.index] = logits[:, -1].log_softmax(-1)
+        return out
+
+    def append(self, tokens: Tensor) -> None:
+        """Take the chosen tokens (rows,)."""
+        if len(self.index):
+            self.ids = tokens[self.index, None]
+            self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], 1)
+
+
+def _by_kind(grids: list[Tensor], kinds: list[str]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Grids stacked per kind, and where each item stands in their concatenation."""
+    names = list(dict.fromkeys(kinds))
+    where = [i for name in names for i, kind in enumerate(kinds) if kind == name]
+    order = torch.empty(len(grids), dtype=torch.long)
+    order[torch.tensor(where)] = torch.arange(len(grids))
+    return order, {name: torch.stack([g for g, kind in zip(grids, kinds, strict=True) if kind == name]) for name in names}
+
+
+def _allowed(tokenizer, vocab: int) -> Tensor:
+    """(vocab,): everything but the special tokens; the end is allowed."""
+    allowed = torch.ones(vocab, dtype=torch.bool)
+    allowed[list(tokenizer.special_ids)] = False
+    allowed[tokenizer.eos] = True
+    return allowed
+
+
+def _repeats(ids: list[int], size: int) -> list[int]:
+    """Tokens that would complete a run of `size` tokens that is already there."""
+    if size == 0 or len(ids) < size - 1:
+        return []
+    tail = ids[len(ids) - size + 1 :]
+    return [ids[i + size - 1] for i in range(len(ids) - size + 1) if ids[i : i + size - 1] == tail]

@@ -1,0 +1,93 @@
+"""A small CoCa: causal text layers, then layers that also look at the encoder's grid. One model for p(x|y) and p(x).
+
+The condition is removed by looking at one learned null cell instead of the grid. Pictures and sound share all weights but
+the projection of their grid, so rows of both kinds, with and without their condition, go through one batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from captioners.nets.transformer import Block, KeysValues, causal_mask, init_weights
+
+
+@dataclass(frozen=True)
+class CaptionerConfig:
+    """The size of the decoder. Its text side has the shape of `CausalLM`, so that it can start from one."""
+
+    vocab: int = 4096
+    dim: int = 256
+    text_layers: int = 2
+    cross_layers: int = 2
+    heads: int = 4
+    max_tokens: int = 64
+    media_dim: int = 512
+    image_cells: int = 49
+    audio_cells: int = 20
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the cross-attention looks at: keys and values of every cross layer, computed once per caption."""
+
+    keys_values: list[KeysValues]  # each (b, heads, 1 + cells, d); cell 0 is the null cell
+    mask: Tensor  # (b, 1, 1, 1 + cells)
+
+    def __getitem__(self, rows: Tensor) -> Condition:
+        return Condition([(k[rows], v[rows]) for k, v in self.keys_values], self.mask[rows])
+
+
+class CaptionDecoder(nn.Module):
+    """p(next token | tokens so far, grid or nothing), with a cache of keys and values."""
+
+    def __init__(self, config: CaptionerConfig):
+        super().__init__()
+        self.config = config
+        dim = config.dim
+        self.tokens = nn.Embedding(config.vocab, dim)  # also the output layer
+        self.positions = nn.Parameter(torch.zeros(config.max_tokens, dim))
+        self.enter = nn.ModuleDict(
+            {kind: nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, dim)) for kind in ("image", "audio")}
+        )
+        self.cells = nn.ParameterDict({"image": torch.zeros(config.image_cells, dim), "audio": torch.zeros(config.audio_cells, dim)})
+        self.null = nn.Parameter(torch.zeros(dim))
+        self.context_norm = nn.LayerNorm(dim)
+        plain = [Block(dim, config.heads, dropout=config.dropout) for _ in range(config.text_layers)]
+        crossed = [Block(dim, config.heads, dim, config.dropout) for _ in range(config.cross_layers)]
+        self.blocks = nn.ModuleList(plain + crossed)
+        self.norm = nn.LayerNorm(dim)
+        self.drop = nn.Dropout(config.dropout)
+        init_weights(self)
+
+    def context(self, grids: dict[str, Tensor], order: Tensor) -> Tensor:
+        """{kind: (n, cells, c)} of all kinds, rows put into `order` → (b, 1 + most cells, dim); short grids are padded."""
+        most = max(grid.shape[1] for grid in grids.values())
+        rows = [F.pad(self.enter[kind](grid) + self.cells[kind], (0, 0, 0, most - grid.shape[1])) for kind, grid in grids.items()]
+        x = torch.cat(rows)[order]
+        return self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
+
+    def condition(self, grids: dict[str, Tensor], order: Tensor, keep: Tensor) -> Condition:
+        """Keys and values of every cross layer; rows where `keep` is False see the null cell alone."""
+        x = self.context(grids, order)
+        lengths = torch.cat([torch.full((len(g),), g.shape[1], device=x.device) for g in grids.values()])[order]
+        index = torch.arange(x.shape[1], device=x.device)
+        cells = (index >= 1) & (index <= lengths[:, None])
+        mask = torch.where(keep[:, None], cells, index == 0)
+        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], mask[:, None, None])
+
+    def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
+        """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens."""
+        start = past[0][0].shape[2] if past else 0
+        seen = causal_mask(ids.shape[1], start, ids.device)
+        x = self.drop(self.tokens(ids) + self.positions[start : start + ids.shape[1]])
+        cache, crossed = [], iter(condition.keys_values)
+        for i, block in enumerate(self.blocks):
+            context = next(crossed) if block.cross is not None else None
+            x, kv = block(x, mask=seen, past=past[i] if past else None, context=context, context_mask=condition.mask)
+            cache.append(kv)
+        return self.norm(x) @ self.tokens.weight.T, cache

@@ -1,0 +1,210 @@
+"""The embedded profile: small models trained on public data, shipped in `assets/weights`. No network, CPU or GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
+from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio_windows, image_pixels
+from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
+from captioners.nets.matcher import MatcherConfig, MatcherNet
+from captioners.profiles.base import Calibration, Profile
+from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config
+from captioners.text import CaptionTokenizer
+from captioners.types import Media, Modality
+
+TAGS: dict[Modality, str] = {"image": "flickr8k", "audio": "esc50"}  # the start token of each modality's own captions
+REMEMBERED = 512  # media whose features are kept
+
+
+class Shelf:
+    """Trained modules by part name: read on first use, frozen, kept; safe to use from several threads."""
+
+    def __init__(self, device: str, folder: Path = WEIGHTS):
+        self.device, self.folder = device, folder
+        self.modules: dict[str, nn.Module] = {}
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.lock = threading.RLock()
+
+    def get(self, part: str, build: Callable[[dict[str, Any]], nn.Module]) -> nn.Module:
+        """The part's module, in evaluation mode and without gradients."""
+        with self.lock:
+            if part not in self.modules:
+                path = find_part(part, self.folder)
+                self.configs[part] = read_config(path)
+                module = load_into(build(dict(self.configs[part])), path)
+                self.modules[part] = module.eval().requires_grad_(False).to(self.device)
+            return self.modules[part]
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """{part: hash of its file} of everything read so far."""
+        return {part: file_hash(find_part(part, self.folder)) for part in self.modules}
+
+
+class Encoder:
+    """Media → grids, remembered by the media's hash, so that every method and judge shares the work."""
+
+    def __init__(self, shelf: Shelf):
+        self.shelf = shelf
+        self.known: OrderedDict[str, Tensor] = OrderedDict()
+        self.lock = threading.RLock()
+
+    @torch.no_grad()
+    def grids(self, media: Sequence[Media]) -> list[Tensor]:
+        """(cells, c) of each. Kinds may be mixed."""
+        with self.lock:
+            new = {m.hash: m for m in media if m.hash not in self.known}
+            for kind, encode in (("image", self._images), ("audio", self._sounds)):
+                some = [m for m in new.values() if m.kind == kind]
+                for start in range(0, len(some), 16):
+                    chunk = some[start : start + 16]
+                    self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
+            found = [self.known[m.hash] for m in media]
+            for m in media:
+                self.known.move_to_end(m.hash)
+            while len(self.known) > REMEMBERED:
+                self.known.popitem(last=False)
+            return found
+
+    def _images(self, media: list[Media]) -> Tensor:
+        net = self.shelf.get("image-encoder", lambda config: ImageEncoder(**config))
+        pixels = torch.stack([image_pixels(torch.from_numpy(m.data)) for m in media])
+        return net(pixels.to(self.shelf.device)).grid
+
+    def _sounds(self, media: list[Media]) -> list[Tensor]:
+        """A long clip's windows are encoded apart and their grids averaged."""
+        net = self.shelf.get("audio-encoder", lambda config: AudioEncoder(**config))
+        windows = [audio_windows(torch.from_numpy(m.data)) for m in media]
+        grid = net(torch.cat(windows).to(self.shelf.device)).grid
+        return [part.mean(0) for part in grid.split([len(w) for w in windows])]
+
+
+class EmbeddedMatcher:
+    """One of our small CLIPs or CLAPs behind the `Matcher` protocol."""
+
+    prompt = ""  # trained on bare captions
+
+    def __init__(self, part: str, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
+        self.net: MatcherNet = shelf.get(part, _matcher_net)
+        self.name = f"{part} {shelf.hashes[part]} (embedded)"
+        self.calibration = Calibration(**shelf.configs[part]["calibration"])
+        self.device, self.encoder, self.tokenizer = shelf.device, encoder, tokenizer
+
+    @torch.no_grad()
+    def embed_media(self, media: list[Media]) -> Tensor:
+        """(n, d), unit length."""
+        return torch.cat([self.net.media(torch.stack(chunk)) for chunk in _chunks(self.encoder.grids(media), 128)])
+
+    @torch.no_grad()
+    def embed_text(self, texts: list[str]) -> Tensor:
+        """(n, d), unit length."""
+        return torch.cat(
+            [self.net.text(self.tokenizer.batch(rows).to(self.device)) for rows in _chunks(self.tokenizer.encode_all(texts), 128)]
+        )
+
+
+def _matcher_net(config: dict[str, Any]) -> MatcherNet:
+    config.pop("calibration")
+    return MatcherNet(MatcherConfig(**config))
+
+
+def _chunks(rows: list, size: int) -> list[list]:
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+class EmbeddedFluency:
+    """The LSTM behind the `FluencyJudge` protocol."""
+
+    def __init__(self, shelf: Shelf, tokenizer: CaptionTokenizer):
+        self.net: RecurrentLM = shelf.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
+        self.name = f"fluency-judge {shelf.hashes['fluency-judge']} (embedded)"
+        self.device, self.tokenizer = shelf.device, tokenizer
+
+    @torch.no_grad()
+    def log_likelihood(self, texts: list[str]) -> list[float]:
+        """Nats, the end of the sentence included."""
+        t = self.tokenizer
+        found: list[float] = []
+        for rows in _chunks([[t.bos, *row, t.eos] for row in t.encode_all(texts)], 64):
+            ids = t.batch(rows).to(self.device)
+            found += sequence_log_likelihood(self.net(ids[:, :-1]), ids[:, 1:], t.pad).tolist()
+        return found
+
+
+class Players:
+    """What methods may use."""
+
+    profile = "embedded"
+
+    def __init__(self, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
+        self.shelf, self.encoder, self.tokenizer = shelf, encoder, tokenizer
+        self.rankers: dict[Modality, EmbeddedMatcher] = {}
+
+    @property
+    def device(self) -> str:
+        return self.shelf.device
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """{part: hash} of what was read so far."""
+        return {**self.encoder.shelf.hashes, **self.shelf.hashes}
+
+    def start_token(self, kind: Modality) -> int:
+        """The domain tag that captions of this modality begin with."""
+        return self.tokenizer.tags[TAGS[kind]]
+
+    def encode(self, media: Sequence[Media]) -> list[Features]:
+        """The encoder's word on each."""
+        return [Features(grid, grid.mean(0)) for grid in self.encoder.grids(media)]
+
+    def ranker(self, kind: Modality) -> EmbeddedMatcher:
+        """The matcher that methods may rank with."""
+        if kind not in self.rankers:
+            self.rankers[kind] = EmbeddedMatcher(f"{kind}-ranker", self.shelf, self.encoder, self.tokenizer)
+        return self.rankers[kind]
+
+    def caption_decoder(self) -> CaptionDecoder:
+        """Method 1's model."""
+        return self.shelf.get("cfg", lambda config: CaptionDecoder(CaptionerConfig(**config)))
+
+    def language_model(self) -> CausalLM:
+        """The LM that guides."""
+        return self.shelf.get("caption-lm", lambda config: CausalLM(CausalLMConfig(**config)))
+
+
+class EmbeddedJudges:
+    """What only ever scores."""
+
+    def __init__(self, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
+        self.shelf, self.encoder, self.tokenizer = shelf, encoder, tokenizer
+        self.matchers: dict[Modality, EmbeddedMatcher] = {}
+
+    def matcher(self, kind: Modality) -> EmbeddedMatcher:
+        """CLIPScore's encoder, or its twin for sound."""
+        if kind not in self.matchers:
+            self.matchers[kind] = EmbeddedMatcher(f"{kind}-judge", self.shelf, self.encoder, self.tokenizer)
+        return self.matchers[kind]
+
+    def fluency(self) -> EmbeddedFluency:
+        """Perplexity's language model."""
+        return EmbeddedFluency(self.shelf, self.tokenizer)
+
+
+def profile(device: str, models: str | None = None, folder: Path = WEIGHTS) -> Profile:
+    """Players and judges on shelves of their own; they share nothing but the frozen encoders and the tokenizer."""
+    vocabulary = folder / "tokenizer.json"
+    if not vocabulary.exists():
+        raise MissingPart(f"There is no {vocabulary}: run `python -m captioners train tokenizer`.")
+    tokenizer = CaptionTokenizer(Tokenizer.from_file(str(vocabulary)))
+    encoder = Encoder(Shelf(device, folder))
+    players = Players(Shelf(device, folder), encoder, tokenizer)
+    return Profile("embedded", players, EmbeddedJudges(Shelf(device, folder), encoder, tokenizer))

@@ -1,0 +1,119 @@
+"""The one training loop: AdamW with a warm-up and a cosine, EMA weights, a checkpoint an epoch, resume, progress."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from tqdm import tqdm
+
+from captioners.training import Job
+
+Batch = Any
+
+
+def fit(
+    job: Job,
+    name: str,
+    model: nn.Module,
+    batches: Callable[[int], Iterable[Batch]],  # epoch → that epoch's batches, the same for the same epoch
+    steps_per_epoch: int,
+    loss: Callable[[nn.Module, Batch], Tensor],
+    evaluate: Callable[[nn.Module], dict[str, float]],
+    epochs: int,
+    lr: float,
+    better: str,  # the metric that picks the best epoch; higher is better unless it starts with "-"
+    weight_decay: float = 0.05,
+    ema: float = 0.998,
+    save: Callable[[nn.Module], None] = lambda model: None,  # called with each new best model
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Train, keep the best EMA weights by `better`, and return them with a history. A killed run goes on where it was."""
+    epochs = max(1, round(job.epochs or epochs))
+    torch.manual_seed(job.seed)
+    accelerator = Accelerator(cpu=job.device == "cpu")
+    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
+    total = epochs * steps_per_epoch
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, total))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema), use_buffers=True).to(accelerator.device)
+    model, optimizer = accelerator.prepare(model, optimizer)
+
+    checkpoint = job.cache / "checkpoints" / f"{name}-seed{job.seed}-{epochs}.pt"
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    history: list[dict[str, float]] = []
+    best: dict[str, Any] = {"value": -math.inf, "state": None}
+    start, spent = 0, 0.0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=False, map_location=accelerator.device)
+        accelerator.unwrap_model(model).load_state_dict(saved["model"])
+        average.load_state_dict(saved["average"])
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load_state_dict(saved["schedule"])
+        history, best, start, spent = saved["history"], saved["best"], saved["epoch"], saved["seconds"]
+
+    sign, metric = (-1, better[1:]) if better.startswith("-") else (1, better)
+    for epoch in range(start, epochs):
+        began, running = time.perf_counter(), 0.0
+        model.train()
+        bar = tqdm(batches(epoch), total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=job.quiet, mininterval=5)
+        for step, batch in enumerate(bar, 1):
+            value = loss(model, batch)
+            if not torch.isfinite(value):
+                raise FloatingPointError(f"{name}: the loss is {value.item()} in epoch {epoch + 1}; lower the learning rate")
+            optimizer.zero_grad(set_to_none=True)
+            accelerator.backward(value)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            average.update_parameters(accelerator.unwrap_model(model))
+            running += value.item()
+            bar.set_postfix(loss=f"{running / step:.3f}")
+        spent += time.perf_counter() - began
+        average.eval()
+        with torch.no_grad():
+            measured = evaluate(average.module)
+        history.append({"epoch": epoch + 1, "loss": running / steps_per_epoch, "minutes": spent / 60, **measured})
+        if not job.quiet:
+            tqdm.write(f"{name} {history[-1]}")
+        if sign * measured[metric] > best["value"]:
+            state = {k: v.clone() for k, v in average.module.state_dict().items()}
+            best = {"value": sign * measured[metric], "state": state, "metrics": measured, "epoch": epoch + 1}
+            save(average.module)
+        partial = checkpoint.with_suffix(".partial")
+        torch.save(
+            {
+                "model": accelerator.unwrap_model(model).state_dict(),
+                "average": average.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+                "history": history,
+                "best": best,
+                "epoch": epoch + 1,
+                "seconds": spent,
+            },
+            partial,
+        )
+        partial.replace(checkpoint)
+
+    module = average.module
+    module.load_state_dict(best["state"])
+    report = {**best["metrics"], "best_epoch": best["epoch"], "epochs": epochs, "minutes": spent / 60, "seed": job.seed}
+    report |= {"parameters": sum(p.numel() for p in module.parameters()), "history": history}
+    return module.eval(), report
+
+
+def _warmup_cosine(step: int, total: int) -> float:
+    """Linear over the first 4 %, then half a cosine down to 2 % of the peak."""
+    warmup = max(1, round(0.04 * total))
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, total - warmup)
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

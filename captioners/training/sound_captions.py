@@ -1,0 +1,61 @@
+"""Captions for clips that have only a class: written by hand, and found in AudioCaps and Clotho.
+
+A found caption is about that sound and nothing else: it is short, has one clause, and names no other sound.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from captioners.sound_classes import MUSIC, SOUND_CLASSES, VOICES
+from captioners.text import clean
+from captioners.training import Job, corpus
+
+MORE_THAN_ONE = re.compile(
+    r"\b(?:and|then|while|followed|as|after|before|during|with|when|background|distance|over|but)\b|[,;]", re.IGNORECASE
+)
+LONGEST, MOST = 9, 40  # words; captions of one class
+JOINTS = ("{} while {}", "{} and {}", "{} as {}", "{} with {} in the background")
+# captions found by these words mean something else in the corpora often enough to be left out
+FOUND_BY_HAND_ONLY = (
+    "engine",
+    "speech",
+    "mouse_click",
+    "brushing_teeth",
+    "can_opening",
+    "clock_alarm",
+    "church_bells",
+    "glass_breaking",
+    "washing_machine",
+)
+
+
+def captions_by_class(job: Job) -> dict[str, list[str]]:
+    """{class: captions}, the hand-written ones first."""
+    found: dict[str, list[str]] = {name: [] for name in SOUND_CLASSES}
+    texts = dict.fromkeys(clean(t).lower() for domain in ("audiocaps", "clotho") for t in corpus.texts(job.data, domain))
+    for text in texts:
+        if len(text.split()) > LONGEST or MORE_THAN_ONE.search(text):
+            continue
+        names = [name for name, sound in SOUND_CLASSES.items() if sound.named_in(text)]
+        name = _the_one(names)
+        if name is not None and name not in FOUND_BY_HAND_ONLY:
+            found[name].append(text)
+    rng = random.Random(0)
+    return {name: [*SOUND_CLASSES[name].captions, *rng.sample(some, min(MOST, len(some)))] for name, some in found.items()}
+
+
+def _the_one(names: list[str]) -> str | None:
+    """The single class named; a man's or woman's speech is also speech, a piano's music also music."""
+    for kin in (VOICES, MUSIC):
+        special = [n for n in names if n in kin[1:]] if kin is VOICES else [n for n in names if n in ("piano", "guitar")]
+        general = kin[0]
+        if len(special) == 1:
+            names = [n for n in names if n != general]
+    return names[0] if len(names) == 1 else None
+
+
+def joined(first: str, second: str, rng: random.Random) -> str:
+    """One caption for two sounds that are heard together."""
+    return rng.choice(JOINTS).format(first, second)

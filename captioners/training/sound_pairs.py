@@ -1,0 +1,76 @@
+"""Sounds with captions, as features: every clip in several shifts, and pairs of clips laid over each other."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from captioners.nets.encoders import AudioEncoder
+from captioners.profiles.store import file_hash, load_into, read_config
+from captioners.training import Job
+from captioners.training.sound_captions import captions_by_class, joined
+from captioners.training.sounds import DEV_FOLD, Sounds, load_sounds
+
+SHIFTS = 4  # a clip as it is, and rolled in time
+MIXES = 2500
+
+
+@dataclass(frozen=True)
+class SoundPairs:
+    """Grids (n, cells, c) fp16 with the classes that can be heard in each; `dev` rows are single clips of the held-out fold."""
+
+    grids: Tensor
+    heard: list[tuple[str, ...]]
+    dev_grids: Tensor
+    dev_heard: list[tuple[str, ...]]
+    captions: dict[str, list[str]]  # class → captions
+
+    def caption(self, row: int, rng: random.Random) -> str:
+        """A caption of a training row, drawn anew each time."""
+        some = [rng.choice(self.captions[name]) for name in self.heard[row]]
+        rng.shuffle(some)
+        return some[0] if len(some) == 1 else joined(*some, rng)
+
+
+def sound_pairs(job: Job) -> SoundPairs:
+    """Encoded once and cached, by the encoder's weights."""
+    weights = job.find("audio-encoder")
+    path = job.cache / f"sound-pairs-{file_hash(weights)}{'-final' * job.final}.pt"
+    if not path.exists():
+        encoder = load_into(AudioEncoder(**read_config(weights)), weights).eval()
+        torch.save(_encoded(encoder, load_sounds(job), job), path)
+    return SoundPairs(**torch.load(path, weights_only=True), captions=captions_by_class(job))
+
+
+def _encoded(encoder: AudioEncoder, sounds: Sounds, job: Job) -> dict:
+    rng = random.Random(0)
+    train = [i for i, fold in enumerate(sounds.fold) if job.final or fold != DEV_FOLD]
+    dev = [i for i, fold in enumerate(sounds.fold) if fold == DEV_FOLD]
+    plan = [(i, None, 0 if k == 0 else rng.randrange(sounds.samples.shape[1])) for k in range(SHIFTS) for i in train]
+    while len(plan) < SHIFTS * len(train) + MIXES:
+        a, b = rng.sample(train, 2)
+        if sounds.category[a] != sounds.category[b]:
+            plan.append((a, b, rng.randrange(sounds.samples.shape[1])))
+    heard = [(sounds.category[a],) if b is None else (sounds.category[a], sounds.category[b]) for a, b, _ in plan]
+    grids = _grids(encoder, sounds.samples, plan, job.quiet)
+    dev_grids = _grids(encoder, sounds.samples, [(i, None, 0) for i in dev], job.quiet)
+    return {"grids": grids, "heard": heard, "dev_grids": dev_grids, "dev_heard": [(sounds.category[i],) for i in dev]}
+
+
+def _laid(samples: Tensor, a: int, b: int | None, shift: int) -> Tensor:
+    """Clip a, rolled; with clip b at the same loudness over it."""
+    x = samples[a].float().roll(shift) / 32767
+    if b is None:
+        return x
+    y = samples[b].float() / 32767
+    return x / x.square().mean().sqrt().clamp(min=1e-3) + y / y.square().mean().sqrt().clamp(min=1e-3)
+
+
+@torch.no_grad()
+def _grids(encoder: AudioEncoder, samples: Tensor, plan: list[tuple[int, int | None, int]], quiet: bool) -> Tensor:
+    chunks = tqdm(range(0, len(plan), 32), desc="encode sounds", disable=quiet, mininterval=10)
+    return torch.cat([encoder(torch.stack([_laid(samples, *p) for p in plan[s : s + 32]])).grid.half() for s in chunks])
