@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,10 +35,8 @@ class Captioner(ABC):
             return []
         for item in media:
             self.check(item)
-        steps: list[Step] = []
-        for steps in self.decode(media, settings):
-            pass
-        return [step.result for step in steps]
+        (last,) = deque(self.decode(media, settings), maxlen=1)
+        return [step.result for step in last]
 
     def stream(self, media: Media, settings: Settings) -> Iterator[Step]:
         """The same work for one row, live."""

@@ -129,6 +129,10 @@ class Control:
     front: bool = False  # shown in front, shared by all methods that listen to it
     optional: bool = False  # None is allowed and means "decided by the method"
 
+    def but(self, **changes: Any) -> Control:
+        """A copy with some fields changed: a method's own default or help."""
+        return dataclasses.replace(self, **changes)
+
     @property
     def allowed(self) -> str:
         """What may be given, in words."""

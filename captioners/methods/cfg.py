@@ -14,24 +14,27 @@ import torch
 from torch import Tensor
 
 from captioners import guidance
+from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
 from captioners.decoding import Clock, TraceColumns, forced_ids, generator, gumbel, rank
 from captioners.registry import Captioner, register
-from captioners.types import Control, Media, Result, Settings, Spec, Step, StepToken, to_json
+from captioners.types import Media, Result, Settings, Spec, Step, StepToken, to_json
 
 DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
 
 CONTROLS = (
-    Control("guidance_scale", "number", "Guidance scale γ", "How far each word is pushed towards what the input says; 1 is off.", 2.0, 0, 5, 0.1, front=True),
-    Control("lm_weight", "number", "LM weight w", "How much a language model's opinion of the next word counts; 0 is off.", 0.0, 0, 1, 0.05, front=True),
-    Control("num_candidates", "number", "Candidates", "How many captions are finished and ranked; the further ones are drawn at random.", 1, 1, 64, 1, front=True),
-    Control("alpha", "number", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True),
-    Control("beta", "number", "Exponent β", "Weight of the unconditional log-probability that is taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True),
-    Control("lm_prompt", "text", "LM prompt", "Captions that the language model reads first, separated by |; empty for none.", ""),
-    Control("temperature", "number", "Temperature", "0 takes the best word at every step; above, words are drawn at random.", 0.0, 0, 2, 0.1),
-    Control("no_repeat", "number", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
-    Control("max_tokens", "number", "Longest caption", "The most tokens a caption may have.", 30, 1, 40, 1),
-    Control("seed", "number", "Seed", "The same seed gives the same caption.", 0, 0, 2**31 - 1, 1),
-)  # fmt: skip
+    GUIDANCE_SCALE,
+    LM_WEIGHT,
+    NUM_CANDIDATES.but(help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {DRAWN_AT}."),
+    number("alpha", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True),
+    number(
+        "beta", "Exponent β", "Weight of the unconditional log-probability, taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True
+    ),
+    text("lm_prompt", "LM prompt", "Captions that the language model reads first, separated by |; empty for none."),
+    TEMPERATURE,
+    number("no_repeat", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
+    MAX_TOKENS,
+    SEED,
+)
 
 
 @dataclass
@@ -260,7 +263,8 @@ class PromptedLM:
         for i in self.index.tolist():
             start = players.start_token(media[rows[i].item].kind)
             captions = [c for c in settings[rows[i].item]["lm_prompt"].split("|") if c.strip()]
-            prompts.append([t for c in captions for t in (start, *tokenizer.encode(c), tokenizer.eos)][-64:] + [start])
+            prompt = [t for c in captions for t in (start, *tokenizer.encode(c), tokenizer.eos)]
+            prompts.append([*prompt[-64:], start])
         longest = max(map(len, prompts))
         self.ids = torch.tensor([[tokenizer.pad] * (longest - len(p)) + p for p in prompts], device=self.device)
         self.mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts], device=self.device)

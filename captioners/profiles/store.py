@@ -68,7 +68,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def load_into(module: nn.Module, path: Path) -> nn.Module:
     """Fill a module from a part's file; every weight must be there, batch-norm counters aside."""
     with safe_open(path, framework="pt") as file:
-        state = {key: file.get_tensor(key) for key in file.keys()}  # load_state_dict widens fp16
+        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     missing, unexpected = module.load_state_dict(state, strict=False)
     missing = [key for key in missing if not key.endswith("num_batches_tracked")]
     if missing or unexpected:
