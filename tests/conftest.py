@@ -1,0 +1,53 @@
+"""What the tests share: one small picture, one short sound, and the embedded profile loaded once."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from captioners import registry
+from captioners.media import load_media
+from captioners.profiles.base import Profile, load_profile
+from captioners.registry import Captioner
+from captioners.types import Media
+
+torch.set_num_threads(2)
+
+
+def drawn(seed: int, size: tuple[int, int] = (260, 230)) -> Media:
+    """A picture of a few coloured shapes, another for each seed."""
+    rng = np.random.default_rng(seed)
+    image = Image.new("RGB", size, tuple(rng.integers(0, 256, 3).tolist()))
+    draw = ImageDraw.Draw(image)
+    for _ in range(6):
+        x, y, radius = rng.integers(0, 200, 3).tolist()
+        draw.ellipse((x, y, x + radius, y + radius), fill=tuple(rng.integers(0, 256, 3).tolist()))
+    return load_media(image, name=f"shapes-{seed}.png")
+
+
+def played(seed: int, seconds: float = 2.0, rate: int = 16_000) -> Media:
+    """A rising tone in noise, another for each seed."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(round(seconds * rate)) / rate
+    tone = np.sin(2 * np.pi * (rng.uniform(150, 900) * t + rng.uniform(20, 200) * t**2))
+    return load_media((rate, (0.3 * tone + 0.02 * rng.normal(size=len(t))).astype(np.float32)), name=f"tone-{seed}.wav")
+
+
+@pytest.fixture(scope="session")
+def picture() -> Media:
+    return drawn(0)
+
+
+@pytest.fixture(scope="session")
+def sound() -> Media:
+    return played(0)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Profile:
+    return load_profile("embedded", "cpu")
+
+
+@pytest.fixture(scope="session")
+def cfg(embedded) -> Captioner:
+    return registry.load("cfg", embedded)
