@@ -25,6 +25,7 @@ from captioners.metrics.base import Rows, measure
 from captioners.metrics.matching import RememberedTexts, embed_media
 from captioners.profiles.base import Matcher, Profile
 from captioners.registry import Captioner
+from captioners.sound_classes import SOUND_CLASSES
 from captioners.types import CaptionLabError, Media, Modality, Settings, to_json
 
 Progress = Callable[[int, int], None]  # captions done, captions in all
@@ -40,6 +41,7 @@ class Item:
     kind: Modality
     references: tuple[str, ...]
     split: str = ""
+    category: str = ""  # of a clip that has a class
 
 
 # ---------------------------------------------------------------------------------------------------- the data set
@@ -65,9 +67,10 @@ def read_dataset(folder: str | Path, split: str | None = None, limit: int | None
     return chosen[:limit]
 
 
-def label_caption(category: str) -> str:
-    """A reference for a clip that has only a class: `crying_baby` → "the sound of crying baby"."""
-    return f"the sound of {category.replace('_', ' ')}"
+def label_captions(category: str) -> tuple[str, ...]:
+    """References for a clip that has only a class: the hand-written ones, or `my_class` → "the sound of my class"."""
+    known = SOUND_CLASSES.get(category)
+    return known.captions if known else (f"the sound of {category.replace('_', ' ')}",)
 
 
 def _read_jsonl(folder: Path) -> list[Item]:
@@ -90,7 +93,10 @@ def _read_esc50(folder: Path) -> list[Item]:
     with (folder / "esc50.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     try:
-        return [Item(r["filename"], folder / "audio" / r["filename"], "audio", (label_caption(r["category"]),), r["fold"]) for r in rows]
+        return [
+            Item(r["filename"], folder / "audio" / r["filename"], "audio", label_captions(r["category"]), r["fold"], r["category"])
+            for r in rows
+        ]
     except KeyError as missing:
         raise CaptionLabError(f"{folder / 'esc50.csv'} has no column {missing}: give the columns filename, fold, category.") from None
 
@@ -258,6 +264,7 @@ def _run(method: str, pairs: list[tuple[Item, str]], settings: dict, gathered: G
         matcher=panel.matcher,
         media=np.stack([gathered.vectors[item.id] for item, _ in pairs]) if panel.matcher else None,
         fluency=panel.fluency,
+        categories=[item.category for item, _ in pairs] if all(item.category in SOUND_CLASSES for item, _ in pairs) else None,
     )
     results = measure(rows)
     by_item = {name: r.items for name, r in results.items() if r.items is not None}

@@ -18,8 +18,8 @@ from captioners.metrics.bootstrap import Resampler
 if TYPE_CHECKING:
     from captioners.profiles.base import FluencyJudge, Matcher
 
-Need = Literal["references", "media", "fluency"]
-MODULES = ("matching", "ngram", "diversity", "fluency")  # in the order in which results are listed
+Need = Literal["references", "media", "fluency", "categories"]
+MODULES = ("matching", "naming", "ngram", "diversity", "fluency")  # in the order in which results are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,7 @@ class Rows:
     matcher: Matcher | None = None
     media: np.ndarray | None = None  # (n, d): the matcher's vector of each row's media
     fluency: FluencyJudge | None = None
+    categories: list[str] | None = None  # the class of each row's clip
 
     @cached_property
     def resampler(self) -> Resampler:

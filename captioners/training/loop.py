@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
 from captioners.training import Job
@@ -43,7 +43,7 @@ def fit(
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
     total = epochs * steps_per_epoch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, total))
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema), use_buffers=True).to(accelerator.device)
+    average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(ema), use_buffers=True).to(accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
 
     checkpoint = job.cache / "checkpoints" / f"{name}-seed{job.seed}-{epochs}.pt"
@@ -108,6 +108,21 @@ def fit(
     report = {**best["metrics"], "best_epoch": best["epoch"], "epochs": epochs, "minutes": spent / 60, "seed": job.seed}
     report |= {"parameters": sum(p.numel() for p in module.parameters()), "history": history}
     return module.eval(), report
+
+
+def _ema_with_warmup(decay: float) -> Callable[[list[Tensor], list[Tensor], Tensor | int], None]:
+    """An exponential moving average that forgets the start: after n steps it looks back over n / 9 of them at the most."""
+
+    @torch.no_grad()
+    def update(averages: list[Tensor], current: list[Tensor], count: Tensor | int) -> None:
+        keep = min(decay, (1 + int(count)) / (10 + int(count)))
+        for average, value in zip(averages, current, strict=True):
+            if average.is_floating_point():
+                average.lerp_(value.to(average.dtype), 1 - keep)
+            else:
+                average.copy_(value)
+
+    return update
 
 
 def _warmup_cosine(step: int, total: int) -> float:
