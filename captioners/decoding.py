@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from captioners import guidance
-from captioners.text import CaptionTokenizer
-from captioners.types import Alternative, Candidate, Media, Settings, SettingsError, TokenTrace
+from captioners.text import EOS, CaptionTokenizer
+from captioners.types import Alternative, Candidate, Media, Settings, SettingsError, StepToken, TokenTrace
 
 ALTERNATIVES = 10
 
@@ -52,6 +52,14 @@ def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     return -(-uniform.log()).log()
 
 
+def choose(guided: Tensor, temperatures: Sequence[float], sources: Sequence[torch.Generator]) -> Tensor:
+    """guided (rows, vocab) log-probabilities → the next token of each row (rows,): the best one, or drawn where warm."""
+    for row, (temperature, source) in enumerate(zip(temperatures, sources, strict=True)):
+        if temperature > 0:
+            guided[row] = guided[row] / temperature + gumbel(guided.shape[1:], source).to(guided.device)
+    return guided.argmax(-1)
+
+
 def forced_ids(tokenizer: CaptionTokenizer, settings: Settings, max_tokens: int) -> dict[int, int]:
     """Settings.forced as {position: token id}. A word of several pieces takes as many positions."""
     found: dict[int, int] = {}
@@ -79,7 +87,7 @@ class TraceColumns:
     entropy: list[Tensor] = field(default_factory=list)
 
     def add(self, token: Tensor, distributions: dict[str, Tensor]) -> None:
-        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where unknown."""
+        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed."""
         self.chosen.append(token)
         self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
         self.tops.append({name: tuple(logp.topk(ALTERNATIVES, dim=1)) for name, logp in distributions.items()})
@@ -117,6 +125,11 @@ class TraceColumns:
 
     def _alternatives(self, values: Tensor, ids: Tensor) -> list[Alternative]:
         return [Alternative(self.tokenizer.piece(i), v) for v, i in zip(values.tolist(), ids.tolist(), strict=True) if math.isfinite(v)]
+
+
+def step_tokens(trace: Sequence[TokenTrace]) -> list[StepToken]:
+    """A caption that grows: every token is final, the end is not shown."""
+    return [StepToken(t.token, "final", math.exp(t.guided)) for t in trace if t.token != EOS]
 
 
 def rank(ranker, media: Media, texts: Sequence[str], logprobs: Sequence[float]) -> tuple[list[Candidate], list[int]]:

@@ -13,7 +13,7 @@ Scale = float | Tensor
 
 
 def mix(*terms: tuple[Scale, Tensor]) -> Tensor:
-    """Σ weight · log p, with 0 · (−inf) = 0, so a branch that is off has no say.
+    """Σ weight · log p; a branch of weight 0 has no say, even where it is −inf or was never computed (NaN).
 
     A token that any branch with a positive weight forbids stays forbidden, whatever the negative branches say:
     (+w)(−inf) and (−w)(−inf) in one sum would be NaN, and an impossible token must not be made possible.
@@ -23,7 +23,7 @@ def mix(*terms: tuple[Scale, Tensor]) -> Tensor:
     forbidden = torch.zeros_like(total, dtype=torch.bool)
     for weight, (_, logp) in zip(weights, terms, strict=True):
         infinite = torch.isneginf(logp)
-        total = total + weight * logp.masked_fill(infinite, 0.0)
+        total = total + torch.where(infinite | (weight == 0), 0.0, weight * logp)
         forbidden = forbidden | (infinite & (weight > 0))
         # pushed away from something impossible: neither encouraged without bound nor forbidden
     return total.masked_fill(forbidden, -torch.inf)

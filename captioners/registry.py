@@ -24,8 +24,8 @@ class Captioner(ABC):
         self.players = players
 
     @abstractmethod
-    def decode(self, media: Sequence[Media], settings: Sequence[Settings]) -> Iterator[list[Step]]:
-        """The loop: yields one Step per row at every moment; the last Step of each row holds its Result."""
+    def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
+        """The loop: yields one Step per row, the last of which hold the Results; before them one at every moment if `live`."""
 
     def caption_batch(self, media: Sequence[Media], settings: Sequence[Settings]) -> list[Result]:
         """Rows may differ in everything: media, scales, seeds."""
@@ -35,13 +35,13 @@ class Captioner(ABC):
             return []
         for item in media:
             self.check(item)
-        (last,) = deque(self.decode(media, settings), maxlen=1)
+        (last,) = deque(self.decode(media, settings, live=False), maxlen=1)
         return [step.result for step in last]
 
     def stream(self, media: Media, settings: Settings) -> Iterator[Step]:
         """The same work for one row, live."""
         self.check(media)
-        for (step,) in self.decode([media], [settings]):
+        for (step,) in self.decode([media], [settings], live=True):
             yield step
 
     def caption(self, media: Media, settings: Settings | None = None) -> Result:

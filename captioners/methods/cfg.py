@@ -15,9 +15,9 @@ from torch import Tensor
 
 from captioners import guidance
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
-from captioners.decoding import Clock, TraceColumns, forced_ids, generator, gumbel, rank
+from captioners.decoding import Clock, TraceColumns, choose, forced_ids, generator, rank, step_tokens
 from captioners.registry import Captioner, register
-from captioners.types import Media, Result, Settings, Spec, Step, StepToken, to_json
+from captioners.types import Media, Result, Settings, Spec, Step, to_json
 
 DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
 
@@ -71,40 +71,30 @@ class ClassifierFree(Captioner):
     )
 
     @torch.no_grad()
-    def decode(self, media: Sequence[Media], settings: Sequence[Settings]) -> Iterator[list[Step]]:
-        clock, tokenizer = Clock(), self.players.tokenizer
-        with clock.stage("load"):
-            decoder = self.players.caption_decoder()
-        with clock.stage("encode"):
-            features = self.players.encode(media)
+    def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
+        clock, trace = Clock(), TraceColumns(self.players.tokenizer)
         rows = [row for item, (m, s) in enumerate(zip(media, settings, strict=True)) for row in self._rows(item, m, s)]
-        first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
+        with clock.stage("encode"):
+            grids = [f.grid for f in self.players.encode(media)]
         with clock.stage("decode"):
-            branches = Branches(decoder, rows, [f.grid for f in features], [m.kind for m in media], self.players.start_token, clock)
+            branches = Branches(self.players, rows, grids, [m.kind for m in media], clock)
             lm = PromptedLM(self.players, rows, settings, media, clock)
-        trace = TraceColumns(tokenizer)
-        allowed = _allowed(tokenizer, decoder.tokens.num_embeddings).to(branches.device)
-        total = max(r.max_tokens for r in rows)
-        for position in range(total):
+        first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
+        for position in range(max(r.max_tokens for r in rows)):
             with clock.stage("decode"):
-                cond, uncond = branches.next()
-                distributions = {"cond": cond, "uncond": uncond, "lm": lm.next()}
-                scores = self._scores(rows, distributions, allowed, position)
-                distributions["guided"] = guidance.normalise(scores)
-                tokens = torch.tensor(
-                    [self._choose(r, distributions["guided"][i], position) for i, r in enumerate(rows)], device=branches.device
-                )
+                distributions = branches.next() | lm.next()
+                distributions["guided"] = guidance.normalise(self._scores(rows, distributions, position))
+                tokens = self._choose(rows, distributions["guided"].clone(), position)
                 trace.add(tokens, distributions)
-                for row, token, value in zip(rows, tokens.tolist(), trace.columns[-1]["guided"].tolist(), strict=True):
-                    self._extend(row, token, value)
+                self._extend(rows, tokens.tolist(), trace.columns[-1]["guided"].tolist())
             if all(r.done for r in rows):
                 break
             branches.append(tokens)
             lm.append(tokens)
-            yield [self._step(settings[i], rows[r], trace, r, rows) for i, r in enumerate(first)]
+            if live:
+                yield [self._step(rows, row, trace) for row in first]
         with clock.stage("trace"):
-            missing = [i for i, r in enumerate(rows) if r.beta == 0]
-            branches.fill_unconditional(trace, missing)
+            branches.fill_unconditional(trace, [i for i, r in enumerate(rows) if r.beta == 0])
         yield [self._finish(item, media[item], settings[item], rows, trace, clock, len(media)) for item in range(len(media))]
 
     # ------------------------------------------------------------------------------------------------- one caption
@@ -135,48 +125,43 @@ class ClassifierFree(Captioner):
             )
         return rows
 
-    def _scores(self, rows: list[Row], distributions: dict[str, Tensor], allowed: Tensor, position: int) -> Tensor:
-        """(rows, vocab): the papers' formula, with −inf on what may not be said."""
-        cond, uncond, lm = (distributions[name] for name in ("cond", "uncond", "lm"))
-        weights = torch.tensor([[r.lm_weight, r.alpha, r.beta] for r in rows], device=cond.device)
-        scores = guidance.lm_guided(
-            cond, uncond.nan_to_num(neginf=-math.inf), lm.nan_to_num(neginf=-math.inf), weights[:, 1], weights[:, 2], weights[:, 0]
-        )
-        scores = scores.masked_fill(~allowed, -math.inf)
-        eos = self.players.tokenizer.eos
-        if position == 0:
-            scores[:, eos] = -math.inf  # a caption has at least one token
+    def _scores(self, rows: list[Row], distributions: dict[str, Tensor], position: int) -> Tensor:
+        """(rows, vocab): the paper's formula, with −inf on what may not be said."""
+        cond, uncond = distributions["cond"], distributions["uncond"]
+        w, alpha, beta = torch.tensor([[r.lm_weight, r.alpha, r.beta] for r in rows], device=cond.device).T
+        scores = guidance.lm_guided(cond, uncond, distributions.get("lm", cond), alpha, beta, w)
+        tokenizer = self.players.tokenizer
+        scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf  # at least one word
         for i, row in enumerate(rows):
-            for token in _repeats(row.ids, row.no_repeat):
-                scores[i, token] = -math.inf
+            scores[i, _repeats(row.ids, row.no_repeat)] = -math.inf
         return scores
 
-    def _choose(self, row: Row, guided: Tensor, position: int) -> int:
-        if row.done:
-            return self.players.tokenizer.pad
-        if position in row.forced:
-            return row.forced[position]
-        if row.temperature == 0:
-            return int(guided.argmax())
-        return int((guided.cpu() / row.temperature + gumbel(guided.shape, row.source)).argmax())
+    def _choose(self, rows: list[Row], guided: Tensor, position: int) -> Tensor:
+        tokens = choose(guided, [r.temperature for r in rows], [r.source for r in rows])
+        for i, row in enumerate(rows):
+            if row.done:
+                tokens[i] = self.players.tokenizer.pad
+            elif position in row.forced:
+                tokens[i] = row.forced[position]
+        return tokens
 
-    def _extend(self, row: Row, token: int, logprob: float) -> None:
-        if row.done:
-            return
-        row.logprob += logprob
-        row.ids.append(token)
-        row.done = token == self.players.tokenizer.eos or len(row.ids) == row.max_tokens
+    def _extend(self, rows: list[Row], tokens: list[int], logprobs: list[float]) -> None:
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            if not row.done:
+                row.logprob += logprob
+                row.ids.append(token)
+                row.done = token == self.players.tokenizer.eos or len(row.ids) == row.max_tokens
 
     def _text(self, row: Row) -> str:
         return self.players.tokenizer.decode(row.ids)
 
     # ---------------------------------------------------------------------------------------------- steps, results
 
-    def _step(self, settings: Settings, row: Row, trace: TraceColumns, index: int, rows: list[Row]) -> Step:
+    def _step(self, rows: list[Row], index: int, trace: TraceColumns) -> Step:
+        row = rows[index]
         entries = trace.row(index, len(row.ids))
-        tokens = [StepToken(t.token, "final", math.exp(t.guided)) for t in entries if t.token != "<eos>"]
         others = [self._text(r) for r in rows if r.item == row.item and r is not row]
-        return Step(len(row.ids), row.max_tokens, tokens, entries, others)
+        return Step(len(row.ids), row.max_tokens, step_tokens(entries), entries, others)
 
     def _finish(self, item: int, media: Media, settings: Settings, rows: list[Row], trace: TraceColumns, clock: Clock, share: int) -> Step:
         mine = [i for i, r in enumerate(rows) if r.item == item]
@@ -198,37 +183,32 @@ class ClassifierFree(Captioner):
             calls=dict(clock.calls),
             notes=list(media.notes),
         )
-        tokens = [StepToken(t.token, "final", math.exp(t.guided)) for t in entries if t.token != "<eos>"]
-        return Step(len(entries), len(entries), tokens, entries, [c.caption for c in candidates[1:]], result)
+        return Step(len(entries), len(entries), step_tokens(entries), entries, [c.caption for c in candidates[1:]], result)
 
 
 class Branches:
     """Conditional rows, and unconditional ones for those that need them, in one batch with one cache."""
 
-    def __init__(self, decoder, rows: list[Row], grids: list[Tensor], kinds: list[str], start_token, clock: Clock):
-        self.decoder, self.clock = decoder, clock
+    def __init__(self, players, rows: list[Row], grids: list[Tensor], kinds: list[str], clock: Clock):
+        self.decoder, self.clock, self.count = players.caption_decoder(), clock, len(rows)
         self.device = grids[0].device
         self.second = torch.tensor([i for i, r in enumerate(rows) if r.beta != 0], dtype=torch.long, device=self.device)
-        items = torch.tensor([r.item for r in rows], device=self.device)
         order, stacked = _by_kind(grids, kinds)
-        everyone = torch.cat([items, items[self.second]])
-        keep = torch.arange(len(everyone), device=self.device) < len(rows)
-        per_item = decoder.condition(stacked, order.to(self.device), torch.ones(len(grids), dtype=torch.bool, device=self.device))
-        self.condition = per_item[everyone]
-        null = torch.zeros_like(self.condition.mask)
-        null[..., 0] = True
-        self.condition.mask.copy_(torch.where(keep[:, None, None, None], self.condition.mask, null))
-        self.start = torch.tensor([start_token(kinds[i]) for i in everyone.tolist()], device=self.device)
-        self.ids, self.past, self.count = self.start[:, None], None, len(rows)
+        condition = self.decoder.condition(stacked, order.to(self.device))
+        items = torch.tensor([r.item for r in rows], device=self.device)
+        self.condition = condition[items].joined(condition[items[self.second]].removed())
+        start = torch.tensor([players.start_token(kind) for kind in kinds], device=self.device)
+        self.start = start[items]
+        self.ids, self.past = torch.cat([self.start, self.start[self.second]])[:, None], None
 
-    def next(self) -> tuple[Tensor, Tensor]:
+    def next(self) -> dict[str, Tensor]:
         """log p(next|y) and log p(next), each (rows, vocab); NaN where the second branch is not run."""
         logits, self.past = self.decoder(self.ids, self.condition, self.past)
         self.clock.call("decoder")
         logp = logits[:, -1].log_softmax(-1)
-        cond, uncond = logp[: self.count], torch.full_like(logp[: self.count], math.nan)
+        uncond = torch.full_like(logp[: self.count], math.nan)
         uncond[self.second] = logp[self.count :]
-        return cond, uncond
+        return {"cond": logp[: self.count], "uncond": uncond}
 
     def append(self, tokens: Tensor) -> None:
         """Take the chosen tokens (rows,) into both branches."""
@@ -241,10 +221,7 @@ class Branches:
         index = torch.tensor(rows, device=self.device)
         tokens = torch.stack([t[index] for t in trace.chosen], 1)
         ids = torch.cat([self.start[index, None], tokens[:, :-1]], 1)
-        condition = self.condition[index]
-        condition.mask[:] = False
-        condition.mask[..., 0] = True
-        logp = self.decoder(ids, condition)[0].log_softmax(-1)
+        logp = self.decoder(ids, self.condition[index].removed())[0].log_softmax(-1)
         self.clock.call("decoder")
         trace.fill("uncond", index, logp)
 
@@ -253,7 +230,7 @@ class PromptedLM:
     """The language model's rows, each behind its own prompt, for those rows whose weight is not zero."""
 
     def __init__(self, players, rows: list[Row], settings: Sequence[Settings], media: Sequence[Media], clock: Clock):
-        self.clock, self.count, self.vocab = clock, len(rows), len(players.tokenizer)
+        self.clock, self.count = clock, len(rows)
         self.device = players.device
         self.index = torch.tensor([i for i, r in enumerate(rows) if r.lm_weight > 0], dtype=torch.long, device=self.device)
         if not len(self.index):
@@ -270,14 +247,15 @@ class PromptedLM:
         self.mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts], device=self.device)
         self.past = None
 
-    def next(self) -> Tensor:
-        """log p under the language model (rows, vocab); NaN for rows that do not ask it."""
-        out = torch.full((self.count, self.vocab), math.nan, device=self.device)
-        if len(self.index):
-            logits, self.past = self.lm(self.ids, self.past, self.mask)
-            self.clock.call("language model")
-            out[self.index] = logits[:, -1].log_softmax(-1)
-        return out
+    def next(self) -> dict[str, Tensor]:
+        """log p under the language model (rows, vocab), NaN for rows that do not ask it; nothing if none does."""
+        if not len(self.index):
+            return {}
+        logits, self.past = self.lm(self.ids, self.past, self.mask)
+        self.clock.call("language model")
+        out = logits.new_full((self.count, logits.shape[-1]), math.nan)
+        out[self.index] = logits[:, -1].log_softmax(-1)
+        return {"lm": out}
 
     def append(self, tokens: Tensor) -> None:
         """Take the chosen tokens (rows,)."""
@@ -293,14 +271,6 @@ def _by_kind(grids: list[Tensor], kinds: list[str]) -> tuple[Tensor, dict[str, T
     order = torch.empty(len(grids), dtype=torch.long)
     order[torch.tensor(where)] = torch.arange(len(grids))
     return order, {name: torch.stack([g for g, kind in zip(grids, kinds, strict=True) if kind == name]) for name in names}
-
-
-def _allowed(tokenizer, vocab: int) -> Tensor:
-    """(vocab,): everything but the special tokens; the end is allowed."""
-    allowed = torch.ones(vocab, dtype=torch.bool)
-    allowed[list(tokenizer.special_ids)] = False
-    allowed[tokenizer.eos] = True
-    return allowed
 
 
 def _repeats(ids: list[int], size: int) -> list[int]:

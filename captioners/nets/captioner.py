@@ -41,6 +41,17 @@ class Condition:
     def __getitem__(self, rows: Tensor) -> Condition:
         return Condition([(k[rows], v[rows]) for k, v in self.keys_values], self.mask[rows])
 
+    def removed(self, rows: Tensor | None = None) -> Condition:
+        """The same rows without their condition (all, or those where `rows` (b,) is True): they see the null cell alone."""
+        null = torch.arange(self.mask.shape[-1], device=self.mask.device) == 0
+        gone = torch.ones_like(self.mask[:, :1, :1, :1]) if rows is None else rows[:, None, None, None]
+        return Condition(self.keys_values, torch.where(gone, null, self.mask))
+
+    def joined(self, other: Condition) -> Condition:
+        """Both sets of rows, one behind the other."""
+        pairs = zip(self.keys_values, other.keys_values, strict=True)
+        return Condition([(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in pairs], torch.cat([self.mask, other.mask]))
+
 
 class CaptionDecoder(nn.Module):
     """p(next token | tokens so far, grid or nothing), with a cache of keys and values."""
@@ -71,13 +82,12 @@ class CaptionDecoder(nn.Module):
         x = torch.cat(rows)[order]
         return self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
 
-    def condition(self, grids: dict[str, Tensor], order: Tensor, keep: Tensor) -> Condition:
-        """Keys and values of every cross layer; rows where `keep` is False see the null cell alone."""
+    def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
+        """Keys and values of every cross layer, rows in `order`; a row sees the cells of its own grid."""
         x = self.context(grids, order)
         lengths = torch.cat([torch.full((len(g),), g.shape[1], device=x.device) for g in grids.values()])[order]
         index = torch.arange(x.shape[1], device=x.device)
-        cells = (index >= 1) & (index <= lengths[:, None])
-        mask = torch.where(keep[:, None], cells, index == 0)
+        mask = (index >= 1) & (index <= lengths[:, None])
         return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], mask[:, None, None])
 
     def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:

@@ -28,6 +28,7 @@ class MatcherConfig:
     embed: int = 256  # dimension of the shared space
     pooling: Literal["mean", "attention"] = "mean"
     dropout: float = 0.1
+    word_dropout: float = 0.0  # share of tokens that the text tower does not see in training
     pad: int = 0
 
 
@@ -65,7 +66,7 @@ class TextTower(nn.Module):
 
     def __init__(self, config: MatcherConfig):
         super().__init__()
-        self.pad = config.pad
+        self.pad, self.word_dropout = config.pad, config.word_dropout
         self.tokens = nn.Embedding(config.vocab, config.dim)
         self.positions = nn.Parameter(torch.zeros(config.max_tokens, config.dim))
         self.blocks = nn.ModuleList(Block(config.dim, config.heads, dropout=config.dropout) for _ in range(config.layers))
@@ -81,6 +82,8 @@ class TextTower(nn.Module):
 
     def from_embeddings(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (b, t, dim): rows of the token embedding or mixtures of them; mask (b, t), True where there is a token."""
+        if self.training:
+            mask = mask & (torch.rand_like(mask, dtype=torch.float) >= self.word_dropout)
         mask = mask | F.one_hot(torch.zeros_like(mask[:, 0], dtype=torch.long), mask.shape[1]).bool()  # an empty caption
         x = self.drop(x + self.positions[: x.shape[1]])
         for block in self.blocks:

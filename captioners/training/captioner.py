@@ -87,7 +87,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def loss(model: nn.Module, batch: Examples) -> Tensor:
         device = model.null.device
         ids = batch.ids.to(device)
-        condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device), batch.keep.to(device))
+        condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device)).removed(
+            ~batch.keep.to(device)
+        )
         logits, _ = model(ids[:, :-1], condition)
         return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=tokenizer.pad, label_smoothing=SMOOTHING)
 
@@ -123,8 +125,7 @@ def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids:
     """Plain greedy captions, to follow a training."""
     texts = []
     for chunk in grids.to(model.null.device).split(125):
-        everyone = torch.arange(len(chunk), device=chunk.device)
-        condition = model.condition({kind: chunk}, everyone, torch.ones_like(everyone, dtype=torch.bool))
+        condition = model.condition({kind: chunk}, torch.arange(len(chunk), device=chunk.device))
         ids = torch.full((len(chunk), 1), tokenizer.tags[TAGS[kind]], device=chunk.device)
         past, rows = None, []
         for _ in range(MAX_TOKENS):

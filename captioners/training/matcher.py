@@ -28,7 +28,7 @@ from captioners.training.tokenizer import load_tokenizer
 
 ROLES = {
     "ranker": MatcherConfig(dim=256, layers=3, heads=4, embed=256, pooling="mean"),
-    "judge": MatcherConfig(dim=320, layers=2, heads=5, embed=320, media_width=400, pooling="attention"),
+    "judge": MatcherConfig(dim=320, layers=2, heads=5, embed=320, media_width=400, pooling="attention", dropout=0.2, word_dropout=0.1),
 }
 MAX_TOKENS = 28  # of a caption in training; 99 % are shorter
 PRETRAIN = {"epochs": 3, "lr": 1e-3, "batch": 256}
