@@ -11,7 +11,7 @@ from captioners.profiles.base import Profile, load_profile
 from captioners.registry import Captioner
 from captioners.types import Media
 
-torch.set_num_threads(2)
+torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
 def drawn(seed: int, size: tuple[int, int] = (260, 230)) -> Media:
