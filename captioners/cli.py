@@ -162,7 +162,7 @@ def evaluate_command(args: argparse.Namespace) -> None:
             profile,
             args.dir,
             [s.id for s in specs],
-            settings,
+            {name: [values] for name, values in settings.items()},
             split=args.split,
             limit=args.limit,
             captions_file=args.captions,

@@ -139,34 +139,34 @@ def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 class Gathered:
     """What one pass over the media gave, by item id."""
 
-    captions: dict[str, dict[str, str]]  # method → id → caption
-    seconds: dict[str, float]  # method → time spent
+    captions: list[dict[str, str]]  # of each run: id → caption
+    seconds: list[float]  # of each run: time spent
     vectors: dict[str, np.ndarray] = field(default_factory=dict)  # the judging matcher's
     failed: dict[str, str] = field(default_factory=dict)  # id → reason
 
 
 def gather_locally(
     items: Sequence[Item],
-    methods: Mapping[str, tuple[Captioner, Settings]],
+    runs: Sequence[tuple[Captioner, Settings]],
     matcher: Matcher | None,
     batch_size: int = 32,
     progress: Progress = lambda done, total: None,
 ) -> Gathered:
-    """Every item is decoded once, embedded for the judge and captioned by every method, a batch at a time."""
-    gathered = Gathered({name: {} for name in methods}, dict.fromkeys(methods, 0.0))
-    done, total = 0, len(items) * max(len(methods), 1)
+    """Every item is decoded once, embedded for the judge and captioned in every run, a batch at a time."""
+    gathered = Gathered([{} for _ in runs], [0.0] * len(runs))
+    done, total = 0, len(items) * max(len(runs), 1)
     for start in range(0, len(items), batch_size):
         batch = items[start : start + batch_size]
         media = _decode(batch, gathered.failed)
         if media and matcher:
             gathered.vectors.update(zip(media, embed_media(matcher, list(media.values())), strict=True))
-        for name, (method, settings) in methods.items():
+        for run, (method, settings) in enumerate(runs):
             started = time.perf_counter()
             results = method.caption_batch(list(media.values()), [settings] * len(media))
-            gathered.seconds[name] += time.perf_counter() - started
-            gathered.captions[name].update({id: result.caption for id, result in zip(media, results, strict=True)})
+            gathered.seconds[run] += time.perf_counter() - started
+            gathered.captions[run].update({id: result.caption for id, result in zip(media, results, strict=True)})
             progress(done := done + len(batch), total)
-        if not methods:
+        if not runs:
             progress(done := done + len(batch), total)
     return gathered
 
@@ -196,7 +196,7 @@ def evaluate(
     profile: Profile,
     folder: str | Path,
     methods: list[str] | None = None,
-    settings: Mapping[str, Settings] = {},
+    settings: Mapping[str, Sequence[Settings]] = {},
     split: str | None = None,
     limit: int | None = None,
     captions_file: str | Path | None = None,
@@ -206,6 +206,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Caption a data set with some methods (all that can, without any named) or take given captions, and measure.
 
+    A method has one run for each of its `settings`, or one with its own defaults.
     Returns `{"runs": [{"method", "settings", "n", "metrics", "items", …}]}`, ready for `json.dump`.
     """
     items = read_dataset(folder, split, limit)
@@ -218,18 +219,19 @@ def evaluate(
 
     if captions_file is not None:
         given, notes = _match_given(read_captions(captions_file), items, folder)
-        chosen = list({item.id: item for item, _ in given}.values()) if panel.matcher else []
-        gathered = ENGINES[engine](chosen, {}, panel.matcher, batch_size, progress)
-        rows = {"given": [(item, caption) for item, caption in given if item.id not in gathered.failed]}
-        used: dict[str, Settings] = {}
         panel = Panel(panel.matcher, panel.fluency, panel.notes + notes)
+        chosen = list({item.id: item for item, _ in given}.values()) if panel.matcher else []
+        gathered = ENGINES[engine](chosen, [], panel.matcher, batch_size, progress)
+        pairs = [(item, caption) for item, caption in given if item.id not in gathered.failed]
+        runs = [_run("given", pairs, {}, 0.0, gathered, panel, profile.name)]
     else:
-        used = {s.id: settings.get(s.id) or s.settings() for s in choose_methods(kind, methods)}
-        loaded = {name: (registry.load(name, profile), values) for name, values in used.items()}
-        gathered = ENGINES[engine](items, loaded, panel.matcher, batch_size, progress)
-        rows = {name: [(item, captions[item.id]) for item in items if item.id in captions] for name, captions in gathered.captions.items()}
-
-    runs = [_run(name, pairs, to_json(used.get(name, {})), gathered, panel, profile.name) for name, pairs in rows.items()]
+        planned = [(s.id, values) for s in choose_methods(kind, methods) for values in settings.get(s.id) or [s.settings()]]
+        loaded = {name: registry.load(name, profile) for name, _ in planned}
+        gathered = ENGINES[engine](items, [(loaded[name], values) for name, values in planned], panel.matcher, batch_size, progress)
+        runs = []
+        for (name, values), captions, seconds in zip(planned, gathered.captions, gathered.seconds, strict=True):
+            pairs = [(item, captions[item.id]) for item in items if item.id in captions]
+            runs.append(_run(name, pairs, to_json(values), seconds, gathered, panel, profile.name))
     return {"dataset": Path(folder).resolve().name, "split": split, "runs": runs}
 
 
@@ -249,7 +251,9 @@ def _match_given(
     return pairs, (f"{outside} given captions are outside the chosen split or limit.",) if outside else ()
 
 
-def _run(method: str, pairs: list[tuple[Item, str]], settings: dict, gathered: Gathered, panel: Panel, profile: str) -> dict[str, Any]:
+def _run(
+    method: str, pairs: list[tuple[Item, str]], settings: dict, seconds: float, gathered: Gathered, panel: Panel, profile: str
+) -> dict[str, Any]:
     if not pairs:
         name, reason = next(iter(gathered.failed.items()))
         raise CaptionLabError(f"None of the {len(gathered.failed)} items can be read, {name} for one: {reason}")
@@ -276,7 +280,7 @@ def _run(method: str, pairs: list[tuple[Item, str]], settings: dict, gathered: G
         "metrics": {name: {"mean": r.mean, "low": r.low, "high": r.high} for name, r in results.items()},
         "encoders": {name: r.encoder for name, r in results.items() if r.encoder},
         "calibration": panel.matcher and panel.matcher.calibration,
-        "seconds": gathered.seconds.get(method, 0.0),
+        "seconds": seconds,
         "failed": [{"id": name, "reason": reason} for name, reason in gathered.failed.items()],
         "notes": notes,
         "items": [

@@ -78,7 +78,7 @@ class Echo(Captioner):
     )
     batches: list[int] = []
 
-    def decode(self, media, settings):
+    def decode(self, media, settings, live):
         self.batches.append(len(media))
         captions = []
         for item, values in zip(media, settings, strict=True):

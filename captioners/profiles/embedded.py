@@ -22,7 +22,7 @@ from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
 TAGS: dict[Modality, str] = {"image": "flickr8k", "audio": "esc50"}  # the start token of each modality's own captions
-REMEMBERED = 512  # media whose features are kept
+REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
 
 
 class Shelf:

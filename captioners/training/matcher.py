@@ -34,7 +34,7 @@ MAX_TOKENS = 28  # of a caption in training; 99 % are shorter
 PRETRAIN = {"epochs": 3, "lr": 1e-3, "batch": 256}
 SOUND_PAIRS = {"epochs": 12, "lr": 5e-4, "batch": 128}
 CLASSES = list(SOUND_CLASSES)
-PAIRS = {"epochs": 16, "lr": 6e-4, "batch": 256, "captions": 2}
+PAIRS = {"epochs": 16, "lr": 6e-4, "batch": 256, "captions": 2, "paraphrases": 0.3}
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -160,7 +160,8 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
         media = model.media(grids.to(model.log_scale.device))
         text = embed_rows(model.text, tokenizer, rows)
         same = torch.eye(size, device=text.device).repeat(each, 1)
-        return contrastive_loss(text, media, model.scale, same)
+        paraphrases = contrastive_loss(*text.split(size), model.scale)  # two captions of one picture mean the same
+        return contrastive_loss(text, media, model.scale, same) + PAIRS["paraphrases"] * paraphrases
 
     def evaluate(model: MatcherNet) -> dict[str, float]:
         return measure(model, tokenizer, features["dev"][0].float(), captions["dev"])
