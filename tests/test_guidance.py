@@ -114,6 +114,13 @@ def test_a_branch_that_is_off_forbids_nothing():
     torch.testing.assert_close(guidance.lm_guided(cond, cond, nothing, 2.0, 1.0, weight=0.0), cond)
 
 
+def test_a_branch_that_is_off_need_not_be_computed():
+    cond, unknown = some(2, 9), torch.full((2, 9), math.nan, dtype=torch.float64)
+    unknown[1] = some(9, seed=1)
+    scores = guidance.lm_guided(cond, unknown, unknown, alpha=2.0, beta=torch.tensor([0.0, 1.0]), weight=torch.tensor([0.0, 0.5]))
+    torch.testing.assert_close(scores, torch.stack([2 * cond[0], 2 * cond[1] - 0.5 * unknown[1]]))
+
+
 def test_what_the_conditional_model_forbids_stays_forbidden():
     impossible = torch.tensor([0.0, -INF], dtype=torch.float64)
     assert guidance.cfg(impossible, impossible, 3.0).tolist() == [0.0, -INF]

@@ -85,7 +85,7 @@ class Clean(Captioner):
     __module__ = "captioners.methods.planted"
     spec = None
 
-    def decode(self, media, settings):
+    def decode(self, media, settings, live):
         yield []
 
 

@@ -41,9 +41,8 @@ def grids(seed: int, images: int = 0, sounds: int = 0) -> dict[str, torch.Tensor
     return {kind: grid for kind, grid in found.items() if len(grid)}
 
 
-def condition(decoder, grids, keep=True, order=None):
-    count = sum(map(len, grids.values()))
-    return decoder.condition(grids, torch.arange(count) if order is None else torch.tensor(order), torch.full((count,), keep))
+def condition(decoder, grids, order=None):
+    return decoder.condition(grids, torch.arange(sum(map(len, grids.values()))) if order is None else torch.tensor(order))
 
 
 def in_chunks(step, ids, sizes) -> torch.Tensor:
@@ -98,10 +97,25 @@ def test_masking_decides_what_padding_does(lm, ids):
 
 
 def test_without_its_condition_a_row_ignores_the_grid(decoder, ids):
-    one, other = (decoder(ids, condition(decoder, grids(seed, images=3), keep=False))[0] for seed in (0, 1))
+    one, other = (decoder(ids, condition(decoder, grids(seed, images=3)).removed())[0] for seed in (0, 1))
     assert torch.equal(one, other)
-    sounds = decoder(ids, condition(decoder, grids(0, sounds=3), keep=False))[0]
+    sounds = decoder(ids, condition(decoder, grids(0, sounds=3)).removed())[0]
     torch.testing.assert_close(one, sounds, **CLOSE)
+
+
+def test_the_condition_is_removed_from_the_rows_that_were_named(decoder, ids):
+    seen = condition(decoder, grids(0, images=3))
+    some = decoder(ids, seen.removed(torch.tensor([False, True, False])))[0]
+    with_it, without = decoder(ids, seen)[0], decoder(ids, seen.removed())[0]
+    torch.testing.assert_close(some, torch.stack([with_it[0], without[1], with_it[2]]), **CLOSE)
+    assert (with_it - without).abs().amax((1, 2)).min() > 0.01
+
+
+def test_both_branches_go_through_one_batch(decoder, ids):
+    seen = condition(decoder, grids(0, images=3))
+    both = decoder(torch.cat([ids, ids[[2]]]), seen.joined(seen[torch.tensor([2])].removed()))[0]
+    torch.testing.assert_close(both[:3], decoder(ids, seen)[0], **CLOSE)
+    torch.testing.assert_close(both[3:], decoder(ids, seen.removed())[0][2:], **CLOSE)
 
 
 def test_with_its_condition_a_row_looks_at_the_grid(decoder, ids):
