@@ -1,4 +1,4 @@
-"""The command line: list, caption, evaluate, train. Its options for methods are made from what they declare.
+"""The command line: list, caption, evaluate, sweep, train. Its options for methods are made from what they declare.
 
 Exit code 0 on success, 2 on bad input with one line on stderr. Models are imported when a command needs them.
 """
@@ -6,6 +6,7 @@ Exit code 0 on success, 2 on bad input with one line on stderr. Models are impor
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,16 @@ def build_parser() -> Parser:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a control; METHOD.NAME=VALUE for one method only"
     )
 
+    dataset = argparse.ArgumentParser(add_help=False)
+    dataset.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv")
+    dataset.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
+    dataset.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
+    dataset.add_argument("--limit", type=int, metavar="N", help="only the first N items")
+
+    outputs = argparse.ArgumentParser(add_help=False)
+    for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
+        outputs.add_argument(f"--{kind}", metavar="OUT", help=f"write {words} to this file")
+
     parser = Parser(prog="python -m captioners", description="See what guidance does to a caption.", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -70,15 +81,14 @@ def build_parser() -> Parser:
     caption.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same caption")
     caption.add_argument("--json", action="store_true", help='print {"results": [...]}')
 
-    evaluate = command("evaluate", evaluate_command, "Caption a data set, or take given captions, and measure them.", methods)
-    evaluate.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv")
-    evaluate.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
-    evaluate.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
-    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
+    evaluate = command(
+        "evaluate", evaluate_command, "Caption a data set, or take given captions, and measure them.", methods, dataset, outputs
+    )
     evaluate.add_argument("--captions", metavar="FILE", help='score these instead: a line is {"id": FILE NAME, "caption": TEXT}')
     evaluate.add_argument("--engine", default="local", choices=("local",), help="what runs the methods (default: local)")
-    for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
-        evaluate.add_argument(f"--{kind}", metavar="OUT", help=f"write {words} to this file")
+
+    sweep = command("sweep", sweep_command, "Measure one method over the values of one or more controls.", methods, dataset, outputs)
+    sweep.add_argument("--over", action="append", required=True, metavar="NAME=V1,V2,…", help="may be repeated: all combinations are run")
 
     train = command("train", train_command, "Train one part of the embedded profile.")
     train.add_argument("part", metavar="PART")
@@ -143,6 +153,20 @@ def caption_command(args: argparse.Namespace) -> None:
 
 def evaluate_command(args: argparse.Namespace) -> None:
     """Measure methods or given captions on a data set."""
+    if args.captions and (args.method or args.set or args.seed is not None):
+        raise CaptionLabError("Given captions are scored without a method: leave --method, --set and --seed out, or --captions.")
+    measure_command(args, over=[], captions_file=args.captions, engine=args.engine)
+
+
+def sweep_command(args: argparse.Namespace) -> None:
+    """Measure one method over a grid of settings."""
+    if len(args.method or []) != 1:
+        raise CaptionLabError("A sweep is of one method: give --method once.")
+    measure_command(args, over=args.over)
+
+
+def measure_command(args: argparse.Namespace, over: list[str], captions_file: str | None = None, **options: Any) -> None:
+    """Run an evaluation and write what was asked for."""
     from captioners.evaluation import evaluate, read_dataset
     from captioners.lab import Lab, choose_methods
     from captioners.metrics.report import html_page, text_table, write_csv
@@ -151,23 +175,22 @@ def evaluate_command(args: argparse.Namespace) -> None:
     for path in outputs.values():
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise CaptionLabError(f"{path} cannot be written: give a file in a folder that is there.")
-    if args.captions and (args.method or args.set or args.seed is not None):
-        raise CaptionLabError("Given captions are scored without a method: leave --method, --set and --seed out, or --captions.")
     items = read_dataset(args.dir, args.split, args.limit)
-    specs = [] if args.captions else choose_methods(items[0].kind, args.method)
-    settings = settings_for(specs, with_seed(args))
+    specs = [] if captions_file else choose_methods(items[0].kind, args.method)
+    points = [settings_for(specs, [*with_seed(args), *point]) for point in grid(over)]
+    settings = {spec.id: list(dict.fromkeys(point[spec.id] for point in points)) for spec in specs}
     profile = Lab(args.profile, args.device, args.models).profile
     with progress_bar("captions", quiet=bool(args.json)) as progress:
         report = evaluate(
             profile,
             args.dir,
-            [s.id for s in specs],
-            {name: [values] for name, values in settings.items()},
+            list(settings),
+            settings,
             split=args.split,
             limit=args.limit,
-            captions_file=args.captions,
-            engine=args.engine,
+            captions_file=captions_file,
             progress=progress,
+            **options,
         )
     if "json" in outputs:
         outputs["json"].write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -176,6 +199,17 @@ def evaluate_command(args: argparse.Namespace) -> None:
     if "html" in outputs:
         outputs["html"].write_text(html_page(report), encoding="utf-8")
     print(text_table(report))
+
+
+def grid(over: Sequence[str]) -> list[list[str]]:
+    """`NAME=V1,V2` … → every combination as a list of `NAME=VALUE`; nothing gives one empty combination."""
+    axes = []
+    for axis in over:
+        name, _, values = axis.partition("=")
+        axes.append([f"{name}={value.strip()}" for value in values.split(",") if value.strip()])
+        if not axes[-1]:
+            raise SettingsError(f"--over {axis} is not possible: write NAME=V1,V2,….")
+    return [list(point) for point in itertools.product(*axes)]
 
 
 def train_command(args: argparse.Namespace) -> None:

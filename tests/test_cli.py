@@ -88,7 +88,7 @@ def test_caption_of_a_sound_runs_the_methods_that_know_sound(capsys, tmp_path):
 
 
 def test_a_method_without_weights_is_left_out_unless_it_was_named(capsys, dataset, monkeypatch):
-    def decode(self, media, settings):
+    def decode(self, media, settings, live):
         raise MissingPart("There is no shout.safetensors: run `python -m captioners train shout`.")
         yield
 
@@ -181,7 +181,7 @@ def test_evaluate_writes_its_files_and_prints_a_table(capsys, dataset):
     assert report["runs"][0]["settings"]["guidance_scale"] == 2.0
     assert [i["id"] for i in report["runs"][0]["items"]] == ["0.png", "1.png"]
     assert "cider" in out
-    assert outputs["csv"].read_text().startswith("method,id,caption,")
+    assert outputs["csv"].read_text().startswith("run,id,caption,")
     assert "<table>" in outputs["html"].read_text()
 
 
@@ -230,3 +230,24 @@ def test_help_does_not_import_torch():
     code = "import sys, runpy; sys.argv = ['captioners', '--help']\ntry: runpy.run_module('captioners', run_name='__main__')\n"
     code += "except SystemExit as end: assert end.code == 0\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_sweep_runs_every_combination_once(capsys, dataset):
+    out = dataset / "sweep.json"
+    code, text, _ = run(capsys, "sweep", dataset, "--method", "echo", "--over", "guidance_scale=1,2", "--over", "seed=0,1", "--json", out)
+    assert code == 0
+    settings = [r["settings"] for r in json.loads(out.read_text())["runs"]]
+    assert [(s["guidance_scale"], s["seed"]) for s in settings] == [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1)]
+    assert "echo guidance_scale=2.0 seed=1" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--over", "guidance_scale=1"], "give --method once"),
+        (["--method", "echo", "--over", "guidance_scale="], "write NAME=V1,V2"),
+        (["--method", "echo", "--over", "guidance_scale=99"], "guidance_scale = '99' is not possible"),
+    ],
+)
+def test_a_sweep_that_cannot_be_run_says_why(capsys, dataset, arguments, words):
+    assert words in refused(capsys, "sweep", dataset, *arguments)

@@ -135,7 +135,7 @@ def test_captions_do_not_depend_on_the_size_of_batches_and_settings_are_used(pic
 
     assert said(batch_size=3) == said(batch_size=1) == said()
     assert Echo.batches == [3, 1, 1, 1, 1, 1, 4]
-    assert said(settings={"echo": Echo.spec.settings(seed=5)}) != said()
+    assert said(settings={"echo": [Echo.spec.settings(seed=5)]}) != said()
 
 
 def test_items_that_cannot_be_read_are_listed_and_the_rest_is_scored(pictures):
@@ -246,7 +246,7 @@ def test_tables_hold_every_method_metric_and_caption(pictures, tmp_path):
     assert "http" not in page
     write_csv(report, tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert [(r["method"], r["id"]) for r in rows] == [("echo", "0.png"), ("echo", "2.png"), ("shout", "0.png"), ("shout", "2.png")]
+    assert [(r["run"], r["id"]) for r in rows] == [("echo", "0.png"), ("echo", "2.png"), ("shout", "0.png"), ("shout", "2.png")]
     assert float(rows[0]["clipscore"]) == report["runs"][0]["items"][0]["scores"]["clipscore"]
 
 
@@ -281,3 +281,11 @@ def test_a_missing_judge_is_a_note_on_the_result(pictures):
     result = Lab(profile(NoJudges())).caption(load_media(pictures / "images/0.png"), "echo")
     assert set(result.scores) == {"words"}
     assert len(result.notes) == 2
+
+
+def test_several_settings_of_one_method_are_several_runs(pictures):
+    settings = [Echo.spec.settings(seed=seed) for seed in (5, 0)]
+    runs = evaluate(profile(), pictures, ["echo"], {"echo": settings})["runs"]
+    assert [run["settings"]["seed"] for run in runs] == [5, 0]
+    assert runs[1]["items"] == evaluate(profile(), pictures, ["echo"])["runs"][0]["items"]
+    assert runs[0]["items"] != runs[1]["items"]

@@ -19,6 +19,16 @@ def metric_names(runs: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run["metrics"]))
 
 
+def labels(runs: list[dict[str, Any]]) -> list[str]:
+    """A name for each run: its method, and the settings in which it differs from other runs of that method."""
+    found = []
+    for run in runs:
+        kin = [other["settings"] for other in runs if other["method"] == run["method"]]
+        own = [f"{name}={value}" for name, value in run["settings"].items() if any(other[name] != value for other in kin)]
+        found.append(" ".join([run["method"], *own]))
+    return found
+
+
 def number(value: float | None) -> str:
     """Three decimals below ten, fewer above."""
     return "–" if value is None else f"{value:.{3 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
@@ -32,7 +42,7 @@ def interval(metric: dict[str, float] | None) -> str:
 def text_table(report: dict[str, Any]) -> str:
     """One column for each run, then what could not be done."""
     runs = report["runs"]
-    table = [["", *(run["method"] for run in runs)], ["n", *(str(run["n"]) for run in runs)]]
+    table = [["", *labels(runs)], ["n", *(str(run["n"]) for run in runs)]]
     table += [[name, *(interval(run["metrics"].get(name)) for run in runs)] for name in metric_names(runs)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
@@ -58,15 +68,15 @@ def write_csv(report: dict[str, Any], path: Path) -> None:
     names = list(dict.fromkeys(name for run in runs for name in run["items"][0]["scores"]))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["method", "id", "caption", *names])
-        for run in runs:
-            writer.writerows([run["method"], i["id"], i["caption"], *(i["scores"].get(n) for n in names)] for i in run["items"])
+        writer.writerow(["run", "id", "caption", *names])
+        for label, run in zip(labels(runs), runs, strict=True):
+            writer.writerows([label, i["id"], i["caption"], *(i["scores"].get(n) for n in names)] for i in run["items"])
 
 
 def html_page(report: dict[str, Any]) -> str:
     """The metrics of every run side by side, then the captions of every item side by side."""
     runs = report["runs"]
-    head = "".join(f"<th>{escape(run['method'])}<br><small>{run['n']} captions</small></th>" for run in runs)
+    head = "".join(f"<th>{escape(label)}<br><small>{run['n']} captions</small></th>" for label, run in zip(labels(runs), runs, strict=True))
     metrics = "".join(
         f"<tr><th>{escape(name)}</th>" + "".join(f'<td class="number">{interval(run["metrics"].get(name))}</td>' for run in runs) + "</tr>"
         for name in metric_names(runs)

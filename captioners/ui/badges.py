@@ -1,0 +1,55 @@
+"""A result's numbers as badges, each with a panel that says what it is, its range and whose word it is."""
+
+from __future__ import annotations
+
+from html import escape
+
+from captioners.profiles.base import Calibration
+from captioners.types import Result
+from captioners.ui.markup import number, popover, signed
+
+
+def badges_html(method: str, result: Result, plain: Result, calibration: Calibration | None) -> str:
+    """CLIPScore with its change against the unguided caption, fluency, words, seconds."""
+    found = []
+    score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
+    if score:
+        change = f" <b>{signed(score.value - before.value)}</b>" if before and result is not plain else ""
+        found.append(("CLIPScore", number(score.value) + change, _clipscore(score.value, calibration), score.encoder))
+    if fluency := result.scores.get("perplexity"):
+        change = _change(fluency.value, plain, "perplexity") if result is not plain else ""
+        found.append(("fluency", number(fluency.value, ".3g") + change, FLUENCY, fluency.encoder))
+    if words := result.scores.get("words"):
+        found.append(("words", number(words.value, ".0f"), "How many words the caption has.", ""))
+    stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())
+    seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
+    found.append(("seconds", number(sum(result.seconds.values())), seconds, ""))
+    return "".join(_badge(method, *row) for row in found)
+
+
+FLUENCY = (
+    "Perplexity: how surprised a language model is by each token of the caption. From 1, fully expected, upwards; lower reads "
+    "more fluently. The judge takes no part in any method."
+)
+
+
+def _clipscore(value: float, calibration: Calibration | None) -> str:
+    words = "How well the caption fits the input: 2.5 · max(cosine, 0), from 0 to 2.5. The judge takes no part in any method."
+    if calibration is None:
+        return words
+    place = calibration.place(value)
+    return (
+        f"{words} Captions of other inputs score {calibration.random:.2f} on average, people's captions {calibration.human:.2f}: "
+        f"this one stands {number(100 * place, '.0f')} % of the way."
+    )
+
+
+def _change(value: float, plain: Result, name: str) -> str:
+    before = plain.scores.get(name)
+    return f" <b>{signed(value - before.value, 1)}</b>" if before else ""
+
+
+def _badge(method: str, label: str, value: str, words: str, encoder: str) -> str:
+    source = f"<small>Encoder: {escape(encoder)}</small>" if encoder else ""
+    body = f"<strong>{label}</strong><span>{escape(words)}</span>{source}"
+    return popover(f"cl-{method}-{label.lower()}", f"<span>{label}</span> {value}", body, "cl-badge", hint=words)

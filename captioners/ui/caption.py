@@ -1,0 +1,48 @@
+"""A caption as HTML, in the making or finished: every token with its state, its tint and its alternatives."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from captioners.types import Step, StepToken, TokenTrace
+from captioners.ui.markup import number, popover, shown
+from captioners.ui.tint import tint
+
+SHOWN_ALTERNATIVES = 8
+
+
+def caption_html(method: str, step: Step) -> str:
+    """The tokens of one moment. A finished caption's words are buttons that open their alternatives."""
+    traces = [*step.trace, *[None] * len(step.tokens)]
+    if not step.tokens:
+        return '<span class="cl-waiting">…</span>'
+    return "".join(_token(method, i, token, traces[i], step.result is not None) for i, token in enumerate(step.tokens))
+
+
+def _token(method: str, position: int, token: StepToken, trace: TokenTrace | None, done: bool) -> str:
+    gap = " " if token.text.startswith(" ") or (position and trace is None) else ""
+    text = "▒▒▒" if token.state == "masked" else escape(token.text.strip()) or "␣"
+    style = f"background:{tint(trace.cond - trace.uncond) if trace else 'transparent'}"
+    if not (done and trace):
+        return f'{gap}<span class="cl-token cl-{token.state}" style="{style}">{text}</span>'
+    name = f"cl-{method}-{position}"
+    return gap + popover(name, text, _alternatives(trace), "cl-token cl-final", style, hint(trace))
+
+
+def hint(trace: TokenTrace) -> str:
+    """What the tint says, in words."""
+    return f"with the input {number(trace.cond)}, without {number(trace.uncond)}, difference {number(trace.cond - trace.uncond, '+.2f')}"
+
+
+def _alternatives(trace: TokenTrace) -> str:
+    """What could have stood here; each is a button that makes the method go on from it."""
+    likely = trace.alternatives.get("guided") or next(iter(trace.alternatives.values()), [])
+    rows = "".join(
+        f'<button type="button" data-position="{trace.position}" data-token="{escape(a.token)}"'
+        f"{' disabled' if a.token == trace.token or not a.token.strip() or a.token.strip().startswith('<') else ''}>"
+        f"<span>{shown(a.token)}</span><span>{number(100 * math.exp(a.logprob), '.1f')} %</span></button>"
+        for a in likely[:SHOWN_ALTERNATIVES]
+    )
+    head = f"<strong>{shown(trace.token)}</strong><small>{escape(hint(trace))}</small>"
+    return f"{head}<small>Go on with another word here:</small>{rows}" if rows else head

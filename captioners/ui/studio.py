@@ -1,0 +1,106 @@
+"""Runs methods for the page and the API: one lab for everyone, opened when first needed, and what was computed is kept.
+
+A lab reads each weights file once, so within one studio (media, method, settings) names a result for good.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from threading import Lock
+
+from captioners import registry
+from captioners.lab import Lab
+from captioners.media import load_media
+from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
+
+REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
+OPEN_MEDIA = 16  # decoded files
+
+# What "no guidance" means for the controls that guide; a method listens to some of them.
+OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
+
+Key = tuple[str, str, Settings]
+
+
+def unguided(spec: Spec, settings: Settings) -> Settings:
+    """The same settings with all guidance off."""
+    return settings.replace(**{name: value for name, value in OFF.items() if spec.listens_to(name)})
+
+
+class Studio:
+    """Everything that is computed on the page is computed here."""
+
+    def __init__(self, open_lab: Callable[[], Lab]):
+        self._open_lab = open_lab
+        self._opening, self._storing = Lock(), Lock()
+        self._kept: OrderedDict[Key, Step] = OrderedDict()
+        self._load = lru_cache(maxsize=OPEN_MEDIA)(lambda path, _changed: load_media(path))
+
+    @cached_property
+    def _lab(self) -> Lab:
+        return self._open_lab()
+
+    @property
+    def lab(self) -> Lab:
+        """The one lab; whoever comes first waits until it is open."""
+        with self._opening:
+            return self._lab
+
+    def media(self, path: str | None) -> Media:
+        """A file's picture or sound, or a MediaError."""
+        if not path or not Path(path).is_file():
+            return load_media(path or None)
+        return self._load(path, Path(path).stat().st_mtime_ns)
+
+    def stream(self, media: Media, method: str, settings: Sequence[Settings]) -> Iterator[list[Step]]:
+        """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""
+        lab, captioner = self.lab, self.lab.method(method)
+        captioner.check(media)
+        steps = {s: self._find(media, method, s) for s in settings}
+        missing = [s for s, step in steps.items() if step is None]
+        if missing:
+            for moment in captioner.decode([media] * len(missing), missing):
+                steps |= dict(zip(missing, moment, strict=True))
+                if not moment[0].result:
+                    yield [steps[s] for s in settings]
+            for s in missing:
+                steps[s] = replace(steps[s], result=lab.score(steps[s].result, media))
+                self._keep((media.hash, method, s), steps[s])
+        yield [steps[s] for s in settings]
+
+    def results(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Result]:
+        """The finished results alone."""
+        *_, last = self.stream(media, method, settings)
+        return [step.result for step in last]
+
+    def known(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Step] | None:
+        """The finished steps if every one has been computed before."""
+        steps = [self._find(media, method, s) for s in settings]
+        return None if None in steps else steps
+
+    def warm_up(self, path: str) -> None:
+        """Caption one file by every method that can, so that the first visitor does not wait for weights."""
+        media = self.media(path)
+        for spec in registry.available():
+            if media.kind in spec.modalities:
+                try:
+                    self.results(media, spec.id, [spec.settings(), unguided(spec, spec.settings())])
+                except CaptionLabError as error:
+                    print(f"{spec.id} is not ready: {error}")
+
+    def _find(self, media: Media, method: str, settings: Settings) -> Step | None:
+        with self._storing:
+            key = (media.hash, method, settings)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def _keep(self, key: Key, step: Step) -> None:
+        with self._storing:
+            self._kept[key] = step
+            while len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
