@@ -1,4 +1,4 @@
-"""The command line: list, caption, evaluate, sweep, train. Its options for methods are made from what they declare.
+"""The command line: list, caption, evaluate, sweep, bench, train. Its options for methods are made from what they declare.
 
 Exit code 0 on success, 2 on bad input with one line on stderr. Models are imported when a command needs them.
 """
@@ -89,6 +89,9 @@ def build_parser() -> Parser:
 
     sweep = command("sweep", sweep_command, "Measure one method over the values of one or more controls.", methods, dataset, outputs)
     sweep.add_argument("--over", action="append", required=True, metavar="NAME=V1,V2,…", help="may be repeated: all combinations are run")
+
+    bench = command("bench", bench_command, "Measure our speed against what one would do instead.")
+    bench.add_argument("--json", metavar="OUT", help="write the figures to this file")
 
     train = command("train", train_command, "Train one part of the embedded profile.")
     train.add_argument("part", metavar="PART")
@@ -210,6 +213,21 @@ def grid(over: Sequence[str]) -> list[list[str]]:
         if not axes[-1]:
             raise SettingsError(f"--over {axis} is not possible: write NAME=V1,V2,….")
     return [list(point) for point in itertools.product(*axes)]
+
+
+def bench_command(args: argparse.Namespace) -> None:
+    """Ratios, one line each."""
+    from captioners.bench import bench
+    from captioners.lab import Lab
+
+    def show(row: dict[str, Any]) -> None:
+        verdict = "faster" if row["ratio"] >= 1 else "slower"
+        print(f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f})\n  {row['says']}", flush=True)
+        print(f"  {row['ours']:.4g} against {row['peer']:.4g} {row['unit']}", flush=True)
+
+    report = bench(Lab(args.profile, args.device, args.models).profile, progress=show)
+    if args.json:
+        Path(args.json).write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
 def train_command(args: argparse.Namespace) -> None:
