@@ -56,14 +56,14 @@ class Studio:
             return load_media(path or None)
         return self._load(path, Path(path).stat().st_mtime_ns)
 
-    def stream(self, media: Media, method: str, settings: Sequence[Settings]) -> Iterator[list[Step]]:
+    def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
         """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""
         lab, captioner = self.lab, self.lab.method(method)
         captioner.check(media)
         steps = {s: self._find(media, method, s) for s in settings}
         missing = [s for s, step in steps.items() if step is None]
         if missing:
-            for moment in captioner.decode([media] * len(missing), missing):
+            for moment in captioner.decode([media] * len(missing), missing, live=live):
                 steps |= dict(zip(missing, moment, strict=True))
                 if not moment[0].result:
                     yield [steps[s] for s in settings]
@@ -74,7 +74,7 @@ class Studio:
 
     def results(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Result]:
         """The finished results alone."""
-        *_, last = self.stream(media, method, settings)
+        *_, last = self.stream(media, method, settings, live=False)
         return [step.result for step in last]
 
     def known(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Step] | None:

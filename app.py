@@ -1,0 +1,34 @@
+"""Caption Lab in the browser: python app.py [--profile embedded|hub] [--host H] [--port P] [--device auto|cpu|cuda|mps]"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from threading import Thread
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+from captioners.lab import Lab
+from captioners.profiles.base import PROFILES
+from captioners.ui import examples
+from captioners.ui.page import build, launch_options
+from captioners.ui.studio import Studio
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serve the page; weights are read in the background once it is up."""
+    parser = argparse.ArgumentParser(description="Caption Lab: see what guidance does to a caption.")
+    parser.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
+    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="0.0.0.0 lets other machines in")
+    parser.add_argument("--port", type=int, default=None, help="default: the first free one from 7860")
+    parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
+    args = parser.parse_args(argv)
+    studio = Studio(lambda: Lab(args.profile, args.device))
+    page = build(studio, args.profile, args.device)
+    page.launch(server_name=args.host, server_port=args.port, prevent_thread_lock=True, **launch_options())
+    Thread(target=studio.warm_up, args=(examples.PICTURES[0],), daemon=True).start()
+    page.block_thread()
+
+
+if __name__ == "__main__":
+    main()

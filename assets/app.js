@@ -1,0 +1,14 @@
+() => {
+  // Cards are drawn anew with every caption: what a visitor has opened stays open.
+  const open = new Set();
+  document.addEventListener("toggle", (event) => {
+    const key = event.target.dataset?.key;
+    if (key && event.target.isConnected) event.target.open ? open.add(key) : open.delete(key);
+  }, true);
+  new MutationObserver(() => {
+    for (const details of document.querySelectorAll("details[data-key]:not([open])")) {
+      if (open.has(details.dataset.key) && !details.dataset.seen) details.open = true;
+      details.dataset.seen = "yes";
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+}

@@ -1,0 +1,73 @@
+"""One method's card as HTML: who it is, its caption now, the unguided one beneath, and its numbers."""
+
+from __future__ import annotations
+
+from html import escape
+
+from captioners.profiles.base import Calibration
+from captioners.types import Result, Spec, Step
+from captioners.ui.badges import badges_html
+from captioners.ui.caption import caption_html
+from captioners.ui.tables import candidates_table, trace_table
+
+
+def head_html(spec: Spec) -> str:
+    """Title, idea and paper."""
+    formula = f'<code title="the guided score">{escape(spec.formula)}</code> ' if spec.formula else ""
+    return (
+        f'<header class="cl-head"><h2>{escape(spec.title)}</h2><p>{escape(spec.idea)}</p>'
+        f'<p>{formula}<a href="{escape(spec.paper)}" target="_blank" rel="noopener">paper</a></p></header>'
+    )
+
+
+def message_html(words: str) -> str:
+    """A card with nothing to show says why."""
+    return f'<div class="cl-body"><div class="cl-caption cl-message">{escape(words)}</div></div>'
+
+
+def body_html(spec: Spec, guided: Step, plain: Step, calibration: Calibration | None) -> str:
+    """The caption at this moment. Every part keeps its height, so nothing jumps while tokens arrive."""
+    result, before = guided.result, plain.result
+    if result and before:
+        progress = _used(spec, result)
+        badges = badges_html(spec.id, result, before, calibration)
+    else:
+        progress, badges = f"step {guided.position} of at most {guided.total}", ""
+    words = escape(before.caption) if before else "".join(escape(t.text) for t in plain.tokens)
+    same = " (the same)" if result and before and result.caption == before.caption else ""
+    return (
+        f'<div class="cl-body" data-done="{"yes" if result else "no"}">'
+        f'<div class="cl-caption">{caption_html(spec.id, guided)}</div>'
+        f'<p class="cl-plain"><span>unguided{same}</span> {words}</p>'
+        f'<div class="cl-badges">{badges}</div>'
+        f'<p class="cl-used">{progress}</p></div>'
+    )
+
+
+def numbers_html(spec: Spec, result: Result) -> str:
+    """What the plot shows, as a table; the candidates; and notes on the run."""
+    notes = "".join(f'<p class="cl-note">{escape(note)}</p>' for note in dict.fromkeys(result.notes))
+    parts = [notes]
+    if len(result.candidates) > 1:
+        parts.append(_details(f"{spec.id}-candidates", f"{len(result.candidates)} candidates", candidates_table(result)))
+    if result.trace:
+        parts.append(_details(f"{spec.id}-numbers", "The plot as a table", trace_table(result.trace)))
+    return "".join(parts)
+
+
+def _details(key: str, summary: str, body: str) -> str:
+    return f'<details data-key="{key}"><summary>{summary}</summary>{body}</details>'
+
+
+def _used(spec: Spec, result: Result) -> str:
+    """The settings that made this caption: the front controls, the seed, and the word of a fork."""
+    values = {c: result.settings.get(c.name) for c in spec.controls if c.front or c.name == "seed"}
+    parts = [
+        f"{escape(c.label)} {value:g}" if c.kind == "number" else f"{escape(c.label)} {escape(str(value))}"
+        for c, value in values.items()
+        if value is not None
+    ]
+    if forced := result.settings.get("forced"):
+        last = max(forced, key=int)
+        parts.append(f"forked at “{escape(forced[last].strip())}”; Caption goes back")
+    return " · ".join(parts)

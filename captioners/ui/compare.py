@@ -1,0 +1,172 @@
+"""The Compare tab: one input, one set of shared controls, and a card for every method in the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import randrange
+from typing import Any
+
+import gradio as gr
+
+from captioners.media import MediaError
+from captioners.types import Spec
+from captioners.ui import examples, knobs, share
+from captioners.ui.card import head_html, message_html
+from captioners.ui.panel import Panel
+from captioners.ui.player import SCALE, Player
+from captioners.ui.plots import comparison_figure
+from captioners.ui.studio import Studio
+from captioners.ui.tables import comparison_table
+from captioners.ui.tint import legend
+
+HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 2}
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+QUICK: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}  # queued: only then does Gradio tell that a State has changed
+FORK = """element.addEventListener('click', event => {
+    const word = event.target.closest('[data-token]');
+    if (word) trigger('select', {position: Number(word.dataset.position), token: word.dataset.token});
+});"""
+
+
+@dataclass
+class Card:
+    """One method's components and the player behind them."""
+
+    player: Player
+    body: gr.HTML
+    plot: gr.Plot
+    numbers: gr.HTML
+    own: dict[str, gr.components.Component]
+    asked: gr.State  # counts how often the card was asked to run
+    runs: gr.State  # its last results, guided and unguided
+
+    @property
+    def spec(self) -> Spec:
+        """Whose card it is."""
+        return self.player.spec
+
+
+class Compare:
+    """Layout first, wiring second. A card runs when its `asked` goes up, so every cause of a run is one more."""
+
+    def __init__(self, studio: Studio, specs: list[Spec], page: gr.Blocks):
+        self.studio, self.page = studio, page
+        self.source = gr.State(examples.PICTURES[0])  # the path of the file that is captioned
+        self.touched = gr.State(())  # shared controls that the visitor has moved
+        with gr.Row(elem_classes="cl-compare"):
+            with gr.Column(elem_classes="cl-panel", min_width=280):
+                self.panel = Panel(specs)
+            with gr.Column(elem_classes="cl-main", min_width=300):
+                gr.HTML(legend())
+                with gr.Row(elem_classes="cl-cards"):
+                    self.cards = [self._card(spec) for spec in specs]
+                with gr.Row(elem_classes="cl-together"):
+                    self.chart = gr.Plot(label="CLIPScore against fluency", show_label=False, container=False, elem_classes="cl-plot")
+                    self.table = gr.HTML(elem_classes="cl-all")
+                with gr.Row(elem_classes="cl-downloads"):
+                    self.json = gr.Button("Download JSON", size="sm", elem_id="cl-json")
+                    self.report = gr.Button("Download report", size="sm", elem_id="cl-report")
+                    self.carried = gr.Textbox(visible="hidden", label="what is downloaded")
+                    self.link = gr.Textbox(visible="hidden", label="link")
+        self.asked, self.runs = [c.asked for c in self.cards], [c.runs for c in self.cards]
+        self._wire_panel()
+        self._wire_sharing()
+        running = [event for card in self.cards for event in self._wire_card(card)]
+        self.panel.stop.click(None, cancels=running, **PRIVATE)
+
+    def _card(self, spec: Spec) -> Card:
+        with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240):
+            gr.HTML(head_html(spec))
+            body = gr.HTML(message_html("The models are being loaded …"), js_on_load=FORK)
+            plot = gr.Plot(label=f"{spec.title}: log-probabilities per token", show_label=False, container=False, elem_classes="cl-plot")
+            numbers = gr.HTML()
+            with gr.Accordion("More", open=False, elem_classes="cl-more"):
+                own = {c.name: knobs.component(c) for c in knobs.own_controls(spec)}
+        return Card(Player(self.studio, spec, self.panel.front), body, plot, numbers, own, gr.State(0), gr.State(None))
+
+    # -------------------------------------------------------------------------------------------------- wiring
+
+    def _wire_panel(self) -> None:
+        panel, asked = self.panel, self.asked
+        for made, tab in ((panel.picture, panel.picture_tab), (panel.sound, panel.sound_tab)):
+            gr.on([made.change, tab.select], self._pick, [made, *asked], [self.source, *asked], preprocess=False, **QUICK)
+        panel.run.click(_ask, asked, asked, **QUICK)
+        gr.on([panel.seed.submit, panel.seed.blur], _ask, asked, asked, **QUICK)
+        panel.dice.click(lambda *n: [randrange(2**31), *_ask(*n)], asked, [panel.seed, *asked], **QUICK)
+        for name, made in panel.front.items():
+            listening = [c.asked for c in self.cards if c.spec.listens_to(name)]
+            knobs.moved(made)(_touch(name), [self.touched, *listening], [self.touched, *listening], **QUICK)
+        for name, values in knobs.presets(panel.controls).items():
+            panel.presets[name].click(self._preset(values), asked, [self.touched, *panel.front.values(), *asked], **QUICK)
+        own = [made for c in self.cards for made in c.own.values()]
+        panel.reset.click(self._reset, asked, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)
+
+    def _wire_card(self, card: Card) -> list[Any]:
+        """Runs when asked; then its result joins the others, and other guidance scales are decoded ahead."""
+        inputs = [self.source, self.touched, self.panel.seed, *self.panel.front.values(), *card.own.values()]
+        outputs = [card.body, card.plot, card.numbers, card.runs]
+        for made in card.own.values():
+            knobs.moved(made)(_ask, card.asked, [card.asked], **QUICK)
+        shows = card.asked.change(card.player.show, inputs, outputs, trigger_mode="always_last", **HEAVY, **PRIVATE)
+        forks = card.body.select(card.player.fork, [card.runs, *inputs], outputs, **HEAVY, **PRIVATE)
+        for event in (shows, forks):
+            event.success(self._together, self.runs, [self.chart, self.table], **PRIVATE)
+        if not card.spec.listens_to(SCALE):
+            return [shows, forks]
+        self.panel.front[SCALE].input(card.player.preview, inputs, outputs, trigger_mode="always_last", **QUICK)
+        ahead = shows.success(card.player.decode_ahead, [card.runs, *inputs], None, concurrency_id="ahead", concurrency_limit=1, **PRIVATE)
+        return [shows, forks, ahead]
+
+    def _wire_sharing(self) -> None:
+        """The view is written to the address whenever it changes and read from it when the page opens."""
+        view = share.View([c.spec for c in self.cards], self.panel.controls)
+        own = [made for c in self.cards for made in c.own.values()]
+        parts = [self.source, self.touched, self.panel.seed, *self.panel.front.values(), *own]
+        shown = [self.panel.kinds, self.panel.picture, self.panel.sound]
+        self.page.load(view.restore, self.asked, [*shown, *parts, *self.asked], **QUICK)
+        gr.on([a.change for a in self.asked], view.link, parts, self.link, **QUICK).then(
+            None, self.link, None, js=share.WRITE_LINK, **PRIVATE
+        )
+        for button, make, script in ((self.json, share.as_json, share.SAVE_JSON), (self.report, self._report, share.SAVE_HTML)):
+            button.click(make, [self.source, *self.runs], self.carried, **PRIVATE).then(None, self.carried, None, js=script, **PRIVATE)
+
+    # --------------------------------------------------------------------------------------------------- events
+
+    def _pick(self, payload: dict | None, *asked: int) -> list[Any]:
+        """A new file. It is read at once, so that a bad one is told of once and not by every card."""
+        path = payload["path"] if payload else None
+        try:
+            self.studio.media(path)
+        except MediaError as error:
+            if path:
+                gr.Warning(str(error), title="This file cannot be used")
+            path = None
+        return [path, *_ask(*asked)]
+
+    def _preset(self, values: dict[str, Any]) -> Callable[..., list[Any]]:
+        defaults = {name: c.default for name, c in self.panel.controls.items()} | values
+        return lambda *asked: [tuple(values), *defaults.values(), *_ask(*asked)]
+
+    def _reset(self, *asked: int) -> list[Any]:
+        own = [c.default for card in self.cards for c in knobs.own_controls(card.spec)]
+        return [(), 0, *(c.default for c in self.panel.controls.values()), *own, *_ask(*asked)]
+
+    def _rows(self, runs: tuple) -> list[tuple]:
+        return [(card.spec, *pair) for card, pair in zip(self.cards, runs, strict=True) if pair]
+
+    def _together(self, *runs: tuple | None) -> tuple:
+        """The chart and the table of all methods that have an answer."""
+        rows = self._rows(runs)
+        return (comparison_figure(rows), comparison_table(rows)) if rows else (None, "")
+
+    def _report(self, source: str | None, *runs: tuple | None) -> str:
+        return share.as_html(self.studio.media(source), self._rows(runs))
+
+
+def _ask(*asked: int) -> list[int]:
+    return [n + 1 for n in asked]
+
+
+def _touch(name: str) -> Callable[..., list[Any]]:
+    return lambda touched, *asked: [tuple(dict.fromkeys((*touched, name))), *_ask(*asked)]

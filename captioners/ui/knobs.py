@@ -1,0 +1,62 @@
+"""Controls as Gradio components, and what visitors set as the settings of one method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gradio as gr
+
+from captioners.types import Control, Settings, Spec
+from captioners.ui.studio import OFF
+
+SHARED_SEED = "seed"
+STRONG = {"guidance_scale": 4.0}
+
+
+def front_controls(specs: Sequence[Spec]) -> dict[str, Control]:
+    """The shared controls by name, as the first method that listens declares them."""
+    found: dict[str, Control] = {}
+    for spec in specs:
+        found |= {c.name: c for c in spec.controls if c.front and c.name not in found}
+    return found
+
+
+def own_controls(spec: Spec) -> list[Control]:
+    """What stands under "More" on the method's card."""
+    return [c for c in spec.controls if not c.front and c.name != SHARED_SEED]
+
+
+def component(control: Control, note: str = "") -> gr.components.Component:
+    """The component that sets a control."""
+    words = {"label": control.label, "info": f"{control.help} {note}".strip(), "interactive": True}
+    match control.kind:
+        case "number" if control.optional:
+            return gr.Number(control.default, placeholder="auto", minimum=control.low, maximum=control.high, step=control.step, **words)
+        case "number":
+            return gr.Slider(control.low, control.high, control.default, step=control.step, **words)
+        case "choice":
+            return gr.Dropdown(list(control.choices), value=control.default, **words)
+        case "switch":
+            return gr.Checkbox(control.default, **words)
+    return gr.Textbox(control.default, max_lines=2, **words)
+
+
+def moved(made: gr.components.Component) -> Any:
+    """The event that says a visitor has finished setting it."""
+    return made.release if isinstance(made, gr.Slider) else made.submit if isinstance(made, gr.Textbox) else made.input
+
+
+def gather(
+    spec: Spec, front: Mapping[str, Any], touched: Sequence[str], own: Mapping[str, Any], seed: float, forced: Mapping[int, str] = {}
+) -> Settings:
+    """Checked settings of one method. A shared control counts once a visitor has moved it; until then the method's own default does."""
+    values = {name: value for name, value in front.items() if name in touched and spec.listens_to(name)} | dict(own)
+    if spec.listens_to(SHARED_SEED):
+        values[SHARED_SEED] = seed
+    return spec.settings(forced=forced, **values)
+
+
+def presets(front: Mapping[str, Control]) -> dict[str, dict[str, Any]]:
+    """Preset → the shared controls that it moves; "paper" moves none, so every method has its own default."""
+    return {name: {k: v for k, v in values.items() if k in front} for name, values in (("off", OFF), ("paper", {}), ("strong", STRONG))}

@@ -1,0 +1,52 @@
+"""The whole page: header, tabs, the documented endpoints, and how it is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from captioners import registry
+from captioners.media import MAX_BYTES
+from captioners.ui.api import add_endpoints
+from captioners.ui.compare import Compare
+from captioners.ui.studio import Studio
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+WAITING = 64  # visitors in the queue before new ones are sent away
+ABOUT = {
+    "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
+    "hub": "pretrained models from the Hugging Face Hub",
+}
+
+
+def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr.Blocks:
+    """The page for what the registry has."""
+    specs = registry.available()
+    with gr.Blocks(title="Caption Lab", analytics_enabled=False, fill_width=True) as page:
+        gr.HTML(
+            '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
+            f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]}</p></header>"
+        )
+        Compare(studio, specs, page)
+        add_endpoints(studio, specs)
+    return page.queue(max_size=WAITING, default_concurrency_limit=4)
+
+
+def launch_options() -> dict[str, Any]:
+    """What Gradio takes at launch rather than in Blocks."""
+    return {
+        "theme": gr.themes.Default(
+            primary_hue="violet", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+        ),
+        "css_paths": ASSETS / "app.css",
+        "js": (ASSETS / "app.js").read_text(encoding="utf-8"),
+        "max_file_size": MAX_BYTES,
+        "allowed_paths": [str(ASSETS / "examples")],
+        "footer_links": ["api", "settings"],
+        "run_history": False,
+        "enable_monitoring": False,
+        "ssr_mode": False,
+        "show_error": True,
+    }

@@ -1,0 +1,57 @@
+"""The left side of Compare: the input with its examples, and the controls that methods share."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from captioners.types import Spec
+from captioners.ui import examples, knobs
+
+
+class Panel:
+    """Components only; `compare` wires them."""
+
+    def __init__(self, specs: list[Spec]):
+        self.specs = specs
+        self.controls = knobs.front_controls(specs)
+        self._input()
+        self._actions()
+        self.front = {name: knobs.component(control, self._listeners(name)) for name, control in self.controls.items()}
+        with gr.Row(elem_classes="cl-seed"):
+            self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31 - 1, min_width=80, interactive=True)
+            self.dice = gr.Button("🎲 Roll", size="sm", min_width=60, elem_id="cl-dice")
+
+    def _input(self) -> None:
+        with gr.Tabs(elem_classes="cl-kinds") as self.kinds:
+            with gr.Tab("Picture", id="image") as self.picture_tab:
+                self.picture = gr.Image(
+                    examples.PICTURES[0],
+                    type="filepath",
+                    image_mode=None,
+                    sources=["upload", "clipboard", "webcam"],
+                    label="Picture",
+                    height=220,
+                    buttons=[],
+                    alt_text="the picture that is captioned",
+                    elem_id="cl-picture",
+                )
+                gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
+            with gr.Tab("Sound", id="audio") as self.sound_tab:
+                self.sound = gr.Audio(
+                    examples.SOUNDS[0], type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound"
+                )
+                gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", api_visibility="private")
+
+    def _actions(self) -> None:
+        with gr.Row(elem_classes="cl-actions"):
+            self.run = gr.Button("Caption", variant="primary", elem_id="cl-run", min_width=80)
+            self.stop = gr.Button("Stop", variant="stop", elem_id="cl-stop", min_width=60)
+        with gr.Row(elem_classes="cl-presets"):
+            self.presets = {
+                name: gr.Button(name.capitalize(), size="sm", min_width=50, elem_id=f"cl-{name}") for name in knobs.presets(self.controls)
+            }
+            self.reset = gr.Button("Reset", size="sm", min_width=50, elem_id="cl-reset")
+
+    def _listeners(self, name: str) -> str:
+        listening = [s.id for s in self.specs if s.listens_to(name)]
+        return "" if len(self.specs) == 1 else f"Heard by {'all' if len(listening) == len(self.specs) else ', '.join(listening)}."

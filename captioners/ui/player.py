@@ -1,0 +1,95 @@
+"""Plays one method on its card: streams a caption, forks it at a word, and answers the guidance slider from what was decoded ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gradio as gr
+
+from captioners.types import CaptionLabError, Media, Result, Settings, SettingsError, Spec, Step
+from captioners.ui import knobs
+from captioners.ui.card import body_html, message_html, numbers_html
+from captioners.ui.plots import trace_figure
+from captioners.ui.studio import Studio, unguided
+
+FRAME = 0.04  # seconds between two pictures of a caption in the making
+LADDER = 11  # values of the guidance scale that are decoded ahead
+PATIENCE = 10.0  # seconds that decoding ahead would take one by one; in one batch it takes a fraction
+SCALE = "guidance_scale"
+
+Runs = tuple[Result, Result]  # guided, unguided
+View = tuple[Any, Any, Any, Any]  # body, plot, numbers, runs
+
+
+class Player:
+    """The events of one card. Their inputs are: source, touched, seed, then the shared and the method's own controls."""
+
+    def __init__(self, studio: Studio, spec: Spec, front: Mapping[str, Any]):
+        self.studio, self.spec, self.front = studio, spec, list(front)
+        self.own = [c.name for c in knobs.own_controls(spec)]
+
+    def show(self, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> Iterator[View]:
+        """The caption of what is set now."""
+        yield from self._stream(source, lambda: self._settings(touched, seed, values))
+
+    def fork(
+        self, event: gr.EventData, runs: Runs, source: str | None, touched: tuple[str, ...], seed: float, *values: Any
+    ) -> Iterator[View]:
+        """The caption that goes on from another word: what stands before it is kept."""
+        forced = {t.position: t.token for t in runs[0].trace[: event.position]} | {event.position: event.token}
+        yield from self._stream(source, lambda: self._settings(touched, seed, values, forced))
+
+    def decode_ahead(self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> None:
+        """A ladder of guidance scales in one batch, for a method that is quick enough."""
+        if runs and sum(runs[0].seconds.values()) * LADDER < PATIENCE:
+            chosen = self._settings(touched, seed, values)
+            self.studio.results(self.studio.media(source), self.spec.id, [chosen.replace(**{SCALE: s}) for s in self._ladder()])
+
+    def preview(self, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> View:
+        """While the guidance slider is dragged: the nearest scale that has been decoded ahead, or nothing."""
+        if not source:
+            return _skip()
+        chosen = self._settings((*touched, SCALE), seed, values)
+        nearest = min(self._ladder(), key=lambda s: abs(s - chosen[SCALE]))
+        chosen, media = chosen.replace(**{SCALE: nearest}), self.studio.media(source)
+        steps = self.studio.known(media, self.spec.id, [chosen, unguided(self.spec, chosen)])
+        return self._finished(media, *steps) if steps else _skip()
+
+    def _settings(self, touched: tuple[str, ...], seed: float, values: tuple, forced: Mapping[int, str] = {}) -> Settings:
+        front, own = values[: len(self.front)], values[len(self.front) :]
+        return knobs.gather(
+            self.spec, dict(zip(self.front, front, strict=True)), touched, dict(zip(self.own, own, strict=True)), seed or 0, forced
+        )
+
+    def _stream(self, source: str | None, settings: Callable[[], Settings]) -> Iterator[View]:
+        """The card at every moment. What a visitor can mend is said on the card or beside it."""
+        shown = 0.0
+        try:
+            media, chosen = self.studio.media(source), settings()
+            for guided, plain in self.studio.stream(media, self.spec.id, [chosen, unguided(self.spec, chosen)]):
+                if guided.result and plain.result:
+                    yield self._finished(media, guided, plain)
+                elif time.monotonic() - shown > FRAME:
+                    shown = time.monotonic()
+                    yield body_html(self.spec, guided, plain, None), gr.skip(), gr.skip(), gr.skip()
+        except SettingsError as error:
+            gr.Warning(str(error), title=self.spec.title)
+            yield _skip()
+        except CaptionLabError as error:
+            yield message_html(str(error)), None, "", None
+
+    def _finished(self, media: Media, guided: Step, plain: Step) -> View:
+        matcher = self.studio.lab.panel(media.kind).matcher
+        body = body_html(self.spec, guided, plain, matcher.calibration if matcher else None)
+        figure = trace_figure(guided.result.trace) if guided.result.trace else None
+        return body, figure, numbers_html(self.spec, guided.result), (guided.result, plain.result)
+
+    def _ladder(self) -> list[float]:
+        scale = next(c for c in self.spec.controls if c.name == SCALE)
+        return [round(scale.low + i * (scale.high - scale.low) / (LADDER - 1), 2) for i in range(LADDER)]
+
+
+def _skip() -> View:
+    return gr.skip(), gr.skip(), gr.skip(), gr.skip()
