@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from captioners import guidance
 from captioners.text import EOS, CaptionTokenizer
-from captioners.types import Alternative, Candidate, Media, Settings, SettingsError, StepToken, TokenTrace
+from captioners.types import Alternative, Candidate, Media, Result, Settings, SettingsError, Spec, Step, StepToken, TokenTrace, to_json
 
 ALTERNATIVES = 10
 
@@ -65,8 +66,8 @@ def forced_ids(tokenizer: CaptionTokenizer, settings: Settings, max_tokens: int)
     found: dict[int, int] = {}
     for position, word in sorted(settings.forced.items()):
         exact = tokenizer.tokenizer.token_to_id(word.replace(" ", "▁"))
-        whole = tokenizer.encode(word) if exact is None or exact in tokenizer.special_ids else [exact]
-        if not whole or tokenizer.unk in whole:
+        whole = tokenizer.encode(word) if exact is None else [exact]
+        if not whole or {*whole} & ({*tokenizer.special_ids} - {tokenizer.eos}):
             raise SettingsError(f"forced token {word!r} is not known to this model: choose one of the alternatives shown.")
         found |= {position + i: token for i, token in enumerate(whole)}
     if found and max(found) >= max_tokens:
@@ -140,3 +141,39 @@ def rank(ranker, media: Media, texts: Sequence[str], logprobs: Sequence[float]) 
     scores = (vectors @ ranker.embed_media([media])[0]).tolist()
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
     return [Candidate(texts[i], scores[i], logprobs[i]) for i in order], order
+
+
+def finished(
+    spec: Spec,
+    players,
+    media: Media,
+    settings: Settings,
+    texts: Sequence[str],
+    logprobs: Sequence[float],
+    trace_of: Callable[[int], list[TokenTrace]],
+    clock: Clock,
+    share: int,
+    **details: Any,
+) -> Step:
+    """The last Step of one input: its candidates ranked, the best one's trace, and how it came about.
+
+    `share` inputs were decoded together: the clock's seconds are divided among them.
+    """
+    with clock.stage("rank"):
+        candidates, order = rank(players.ranker(media.kind) if len(texts) > 1 else None, media, texts, logprobs)
+    trace = trace_of(order[0])
+    result = Result(
+        method=spec.id,
+        caption=candidates[0].caption,
+        candidates=candidates,
+        trace=trace,
+        settings=to_json(settings),
+        seed=settings["seed"],
+        profile=players.profile,
+        weights=players.weights,
+        seconds={name: value / share for name, value in clock.seconds.items()},
+        calls=dict(clock.calls),
+        notes=list(media.notes),
+        details=details,
+    )
+    return Step(len(trace), len(trace), step_tokens(trace), trace, [c.caption for c in candidates[1:]], result)

@@ -19,8 +19,8 @@ SPECIALS = (PAD, BOS, EOS, MASK, UNK, *(f"<{d}>" for d in DOMAINS))
 
 
 def clean(text: str) -> str:
-    """A caption as the models know it: one line, no quotes, no space before punctuation, no full stop at the end."""
-    text = re.sub(r"[\"“”«»`]|''", " ", text).replace("’", "'")
+    """A caption as the models know it: one line, no quotes, no special tokens, no space before punctuation, no full stop at the end."""
+    text = re.sub(r"[\"“”«»`<>]|''", " ", text).replace("’", "'")
     text = re.sub(r"\s+([,.;:!?'])", r"\1", re.sub(r"\s+", " ", text))
     return text.strip(" .,;:!?-")
 

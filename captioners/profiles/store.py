@@ -69,10 +69,12 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
     """Fill a module from a part's file; every weight must be there, batch-norm counters aside."""
     with safe_open(path, framework="pt") as file:
         state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    missing, unexpected = module.load_state_dict(state, strict=False)
-    missing = [key for key in missing if not key.endswith("num_batches_tracked")]
-    if missing or unexpected:
-        raise ValueError(f"{path.name} does not fit: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    found = {key: value.shape for key, value in state.items()}
+    expected = {key: value.shape for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")}
+    if found != expected:
+        wrong = sorted(dict(found.items() ^ expected.items()))
+        raise ValueError(f"{path.name} does not fit this model: missing, unexpected or of another shape are {', '.join(wrong[:3])}")
+    module.load_state_dict(state, strict=False)
     return module
 
 

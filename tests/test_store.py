@@ -1,0 +1,120 @@
+"""Parts on disk: what is written comes back, and what does not fit is refused with a sentence; and what is shipped."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from captioners.profiles.embedded import Shelf, profile
+from captioners.profiles.store import ASSETS, MAX_BYTES, WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, save_part
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+
+def test_a_part_comes_back_rounded_to_half_precision_with_its_configuration(tmp_path):
+    torch.manual_seed(0)
+    written = small()
+    written(torch.randn(8, 3))  # moves the batch statistics
+    path = save_part(tmp_path / "new", "part", written, {"dim": 4, "name": "π"})
+    assert (path, read_config(path)) == (tmp_path / "new" / "part.safetensors", {"dim": 4, "name": "π"})
+    read = load_into(small(), path)
+    for name, value in read.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            assert value.dtype == torch.float32
+            assert torch.equal(value, written.state_dict()[name].half().float())
+    assert list(tmp_path.rglob("*.partial")) == []
+
+
+def test_a_part_over_ten_megabytes_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="big is over 10 MB"):
+        save_part(tmp_path, "big", nn.Linear(3000, 1800), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_weight_too_large_for_half_precision_is_refused(tmp_path):
+    net = small()
+    nn.init.constant_(net[0].weight, 1e6)
+    with pytest.raises(ValueError, match="does not fit into fp16"):
+        save_part(tmp_path, "part", net, {})
+
+
+def test_a_missing_part_says_how_to_get_it(tmp_path):
+    with pytest.raises(MissingPart, match=r"There is no cfg\.safetensors in .*: run `python -m captioners train cfg`\."):
+        find_part("cfg", tmp_path)
+
+
+def test_a_profile_without_a_tokenizer_says_how_to_get_it(tmp_path):
+    with pytest.raises(MissingPart, match="run `python -m captioners train tokenizer`"):
+        profile("cpu", folder=tmp_path)
+
+
+def test_the_first_folder_that_has_a_part_wins(tmp_path):
+    first, second = (save_part(tmp_path / name, "part", small(), {}) for name in ("a", "b"))
+    assert find_part("part", tmp_path / "a", tmp_path / "b") == first
+    first.unlink()
+    assert find_part("part", tmp_path / "a", tmp_path / "b") == second
+
+
+@pytest.mark.parametrize(
+    ("net", "wrong"),
+    [
+        (nn.Sequential(nn.Linear(3, 4)), r"1\.bias, 1\.running_mean, 1\.running_var"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1, bias=False)), r"2\.weight$"),
+        (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)), r"0\.weight$"),
+    ],
+    ids=["unexpected", "missing", "of another shape"],
+)
+def test_weights_that_do_not_fit_are_refused_by_name(tmp_path, net, wrong):
+    path = save_part(tmp_path, "part", small(), {})
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    with pytest.raises(ValueError, match=rf"part\.safetensors does not fit this model: .* are {wrong}"):
+        load_into(net, path)
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_a_shelf_reads_a_part_once_and_freezes_it(tmp_path):
+    save_part(tmp_path, "part", small(), {"out": 4})
+    shelf, built = Shelf("cpu", tmp_path), []
+
+    def build(config):
+        built.append(config)
+        return small()
+
+    net = shelf.get("part", build)
+    assert shelf.get("part", build) is net
+    assert built == [{"out": 4}]
+    assert not net.training
+    assert not any(p.requires_grad for p in net.parameters())
+    assert shelf.hashes == {"part": file_hash(tmp_path / "part.safetensors")}
+
+
+# ------------------------------------------------------------------------------------------------- what is shipped
+
+SHIPPED = sorted(WEIGHTS.iterdir())
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
+def test_every_shipped_file_is_plain_data_of_at_most_ten_megabytes(path: Path):
+    assert path.stat().st_size <= MAX_BYTES
+    assert path.suffix in (".safetensors", ".json")
+    if path.suffix == ".json":
+        json.loads(path.read_text(encoding="utf-8"))
+    else:
+        assert isinstance(read_config(path), dict)
+        with safe_open(path, framework="pt") as file:
+            kinds = {str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        assert kinds <= {"F16", "I64", "I32", "U8", "BOOL"}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
+def test_every_shipped_file_is_in_the_model_card(path: Path):
+    if path.name.endswith(".metrics.json"):  # what was measured of a part that is shipped
+        part = path.name.removesuffix(".metrics.json")
+        assert {f"{part}.safetensors", f"{part}.json"} & {p.name for p in SHIPPED}
+    else:
+        assert path.name in (ASSETS / "MODEL_CARD.md").read_text(encoding="utf-8")
