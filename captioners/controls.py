@@ -18,6 +18,11 @@ def text(name: str, label: str, help: str, default: str = "") -> Control:
     return Control(name, "text", label, help, default)
 
 
+def choice(name: str, label: str, help: str, choices: tuple[str, ...]) -> Control:
+    """One of a few words; the first is the default."""
+    return Control(name, "choice", label, help, choices[0], choices=choices)
+
+
 GUIDANCE_SCALE = number(
     "guidance_scale", "Guidance scale γ", "How far the caption is pushed towards what the input says; 1 is off.", 2.0, 0, 5, 0.1, front=True
 )

@@ -124,7 +124,7 @@ class Control:
     default: Any
     low: float = -math.inf
     high: float = math.inf
-    step: float | None = None  # 1 makes the number whole
+    step: float | None = None  # a whole step makes the number whole
     choices: tuple[str, ...] = ()
     front: bool = False  # shown in front, shared by all methods that listen to it
     optional: bool = False  # None is allowed and means "decided by the method"
@@ -134,11 +134,16 @@ class Control:
         return dataclasses.replace(self, **changes)
 
     @property
+    def whole(self) -> bool:
+        """Whether only whole numbers are allowed."""
+        return self.step is not None and float(self.step).is_integer()
+
+    @property
     def allowed(self) -> str:
         """What may be given, in words."""
         match self.kind:
             case "number":
-                words = f"a{' whole' if self.step == 1 else ''} number from {self.low:g} to {self.high:g}"
+                words = f"a{' whole' if self.whole else ''} number from {self.low:g} to {self.high:g}"
             case "choice":
                 words = "one of " + ", ".join(self.choices)
             case "switch":
@@ -165,7 +170,7 @@ class Control:
             return None
         if not (math.isfinite(number) and self.low <= number <= self.high):
             return None
-        if self.step == 1:
+        if self.whole:
             return int(number) if number == int(number) else None
         return number
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from captioners import guidance
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
-from captioners.decoding import Clock, TraceColumns, choose, forced_ids, generator, rank, step_tokens
+from captioners.decoding import Clock, TraceColumns, choose, finished, forced_ids, generator, step_tokens
 from captioners.registry import Captioner, register
-from captioners.types import Media, Result, Settings, Spec, Step, to_json
+from captioners.types import Media, Settings, Spec, Step
 
 DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
 
@@ -165,25 +165,10 @@ class ClassifierFree(Captioner):
 
     def _finish(self, item: int, media: Media, settings: Settings, rows: list[Row], trace: TraceColumns, clock: Clock, share: int) -> Step:
         mine = [i for i, r in enumerate(rows) if r.item == item]
-        with clock.stage("rank"):
-            ranker = self.players.ranker(media.kind) if len(mine) > 1 else None
-            candidates, order = rank(ranker, media, [self._text(rows[i]) for i in mine], [rows[i].logprob for i in mine])
-        best = mine[order[0]]
-        entries = trace.row(best, len(rows[best].ids))
-        result = Result(
-            method=self.spec.id,
-            caption=candidates[0].caption,
-            candidates=candidates,
-            trace=entries,
-            settings=to_json(settings),
-            seed=settings["seed"],
-            profile=self.players.profile,
-            weights=self.players.weights,
-            seconds={name: value / share for name, value in clock.seconds.items()},
-            calls=dict(clock.calls),
-            notes=list(media.notes),
+        texts, logprobs = [self._text(rows[i]) for i in mine], [rows[i].logprob for i in mine]
+        return finished(
+            self.spec, self.players, media, settings, texts, logprobs, lambda k: trace.row(mine[k], len(rows[mine[k]].ids)), clock, share
         )
-        return Step(len(entries), len(entries), step_tokens(entries), entries, [c.caption for c in candidates[1:]], result)
 
 
 class Branches:
