@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -215,11 +215,11 @@ def evaluate(
         raise CaptionLabError(f"{folder} mixes pictures and sound: put them into two data sets.")
     panel = find_judges(profile.judges, kind)
     if panel.matcher:
-        panel = Panel(RememberedTexts(panel.matcher), panel.fluency, panel.notes)
+        panel = replace(panel, matcher=RememberedTexts(panel.matcher))
 
     if captions_file is not None:
         given, notes = _match_given(read_captions(captions_file), items, folder)
-        panel = Panel(panel.matcher, panel.fluency, panel.notes + notes)
+        panel = replace(panel, notes=panel.notes + notes)
         chosen = list({item.id: item for item, _ in given}.values()) if panel.matcher else []
         gathered = ENGINES[engine](chosen, [], panel.matcher, batch_size, progress)
         pairs = [(item, caption) for item, caption in given if item.id not in gathered.failed]
@@ -268,6 +268,7 @@ def _run(
         matcher=panel.matcher,
         media=np.stack([gathered.vectors[item.id] for item, _ in pairs]) if panel.matcher else None,
         fluency=panel.fluency,
+        audibility=panel.audibility,
         categories=[item.category for item, _ in pairs] if all(item.category in SOUND_CLASSES for item, _ in pairs) else None,
     )
     results = measure(rows)

@@ -16,7 +16,7 @@ from captioners import registry
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
 from captioners.metrics.text import count_words
-from captioners.profiles.base import FluencyJudge, Judges, Matcher, Profile, ProfileError, load_profile
+from captioners.profiles.base import AudibilityJudge, FluencyJudge, Judges, Matcher, Profile, ProfileError, load_profile
 from captioners.types import CaptionLabError, Media, Modality, Result, Score, Settings, Spec, Step
 
 KINDS: dict[Modality, str] = {"image": "pictures", "audio": "sound"}
@@ -28,6 +28,7 @@ class Panel:
 
     matcher: Matcher | None
     fluency: FluencyJudge | None
+    audibility: AudibilityJudge | None  # for sound
     notes: tuple[str, ...]
 
 
@@ -35,16 +36,19 @@ def find_judges(judges: Judges, kind: Modality) -> Panel:
     """What can be had: a judge without weights leaves its metrics out instead of stopping the work."""
     from captioners.profiles.store import MissingPart
 
-    found, notes = {}, []
-    for name, metrics, load in (
+    wanted = [
         ("matcher", "clipscore, ref_clipscore and recall are", lambda: judges.matcher(kind)),
         ("fluency", "perplexity is", judges.fluency),
-    ):
+    ]
+    if kind == "audio":
+        wanted.append(("audibility", "audibility is", judges.audibility))
+    found, notes = {}, []
+    for name, metrics, load in wanted:
         try:
             found[name] = load()
         except (MissingPart, ProfileError) as error:
             notes.append(f"{metrics} left out: {error}")
-    return Panel(found.get("matcher"), found.get("fluency"), tuple(notes))
+    return Panel(found.get("matcher"), found.get("fluency"), found.get("audibility"), tuple(notes))
 
 
 def choose_methods(kind: Modality, names: list[str] | None = None) -> list[Spec]:

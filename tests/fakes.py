@@ -53,6 +53,18 @@ class FakeJudges:
     def fluency(self):
         return LengthJudge()
 
+    def audibility(self):
+        return LetterJudge()
+
+
+class LetterJudge:
+    """Calls audible what has an "a" in it."""
+
+    name = "letter-a"
+
+    def probability(self, texts):
+        return torch.tensor([float("a" in t) for t in texts])
+
 
 class NoJudges:
     def matcher(self, kind):
@@ -60,6 +72,9 @@ class NoJudges:
 
     def fluency(self):
         raise MissingPart("There is no fluency-judge.safetensors: run `python -m captioners train fluency-judge`.")
+
+    def audibility(self):
+        raise MissingPart("There is no audibility-judge.safetensors: run `python -m captioners train audibility-judge`.")
 
 
 SEED = Control("seed", "number", "Seed", "Chooses the words.", 0, 0, 1000, 1)

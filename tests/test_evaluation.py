@@ -289,3 +289,15 @@ def test_several_settings_of_one_method_are_several_runs(pictures):
     assert [run["settings"]["seed"] for run in runs] == [5, 0]
     assert runs[1]["items"] == evaluate(profile(), pictures, ["echo"])["runs"][0]["items"]
     assert runs[0]["items"] != runs[1]["items"]
+
+
+def test_sound_is_measured_by_its_own_judges(clips):
+    run = evaluate(profile(), clips, ["echo"])["runs"][0]
+    said = [item["caption"] for item in run["items"]]
+    assert run["metrics"]["audibility"]["mean"] == pytest.approx(sum("a" in c for c in said) / len(said))
+    assert run["encoders"]["audibility"] == "letter-a"
+    assert "named" in run["metrics"]
+
+
+def test_pictures_are_not_asked_whether_they_can_be_heard(pictures):
+    assert not {"audibility", "named"} & set(evaluate(profile(), pictures, ["echo"])["runs"][0]["metrics"])

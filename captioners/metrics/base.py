@@ -16,10 +16,10 @@ import numpy as np
 from captioners.metrics.bootstrap import Resampler
 
 if TYPE_CHECKING:
-    from captioners.profiles.base import FluencyJudge, Matcher
+    from captioners.profiles.base import AudibilityJudge, FluencyJudge, Matcher
 
-Need = Literal["references", "media", "fluency", "categories"]
-MODULES = ("matching", "naming", "ngram", "diversity", "fluency")  # in the order in which results are listed
+Need = Literal["references", "media", "fluency", "categories", "audibility"]
+MODULES = ("matching", "naming", "ngram", "diversity", "fluency", "audibility")  # in the order in which results are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,7 @@ class Rows:
     media: np.ndarray | None = None  # (n, d): the matcher's vector of each row's media
     fluency: FluencyJudge | None = None
     categories: list[str] | None = None  # the class of each row's clip
+    audibility: AudibilityJudge | None = None
 
     @cached_property
     def resampler(self) -> Resampler:

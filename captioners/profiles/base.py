@@ -52,11 +52,20 @@ class FluencyJudge(Protocol):
     def log_likelihood(self, texts: list[str]) -> list[float]: ...  # nats, the end of the sentence included
 
 
+class AudibilityJudge(Protocol):
+    """A text classifier that only judges."""
+
+    name: str
+
+    def probability(self, texts: list[str]) -> Tensor: ...  # (n,): that the sentence is about something audible
+
+
 class Judges(Protocol):
     """Everything that may score and never play."""
 
     def matcher(self, kind: Modality) -> Matcher: ...
     def fluency(self) -> FluencyJudge: ...
+    def audibility(self) -> AudibilityJudge: ...
 
 
 @dataclass(frozen=True)

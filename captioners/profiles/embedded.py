@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
+from captioners.nets.classifier import BagClassifier, BagClassifierConfig, TextClassifier, TextClassifierConfig
 from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio_windows, image_pixels
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
 from captioners.nets.matcher import MatcherConfig, MatcherNet
@@ -140,6 +141,21 @@ class EmbeddedFluency:
         return found
 
 
+class EmbeddedClassifier:
+    """A text classifier behind one question."""
+
+    def __init__(self, part: str, shelf: Shelf, tokenizer: CaptionTokenizer, build: Callable[[dict[str, Any]], nn.Module]):
+        self.net = shelf.get(part, build)
+        self.name = f"{part} {shelf.hashes[part]} (embedded)"
+        self.device, self.tokenizer = shelf.device, tokenizer
+
+    @torch.no_grad()
+    def probability(self, texts: list[str]) -> Tensor:
+        """(n,): the probability of "yes"."""
+        rows = self.tokenizer.encode_all(texts)
+        return torch.cat([self.net(self.tokenizer.batch(some).to(self.device)) for some in _chunks(rows, 128)]).sigmoid()
+
+
 class Players:
     """What methods may use."""
 
@@ -176,6 +192,11 @@ class Players:
         """Method 1's model."""
         return self.shelf.get("cfg", lambda config: CaptionDecoder(CaptionerConfig(**config)))
 
+    def classifier(self, kind: Modality) -> EmbeddedClassifier:
+        """Can it be heard, or seen? Method 2's guide."""
+        part = {"audio": "audibility", "image": "visibility"}[kind]
+        return EmbeddedClassifier(part, self.shelf, self.tokenizer, lambda config: TextClassifier(TextClassifierConfig(**config)))
+
     def language_model(self) -> CausalLM:
         """The LM that guides."""
         return self.shelf.get("caption-lm", lambda config: CausalLM(CausalLMConfig(**config)))
@@ -197,6 +218,12 @@ class EmbeddedJudges:
     def fluency(self) -> EmbeddedFluency:
         """Perplexity's language model."""
         return EmbeddedFluency(self.shelf, self.tokenizer)
+
+    def audibility(self) -> EmbeddedClassifier:
+        """The share of audible captions."""
+        return EmbeddedClassifier(
+            "audibility-judge", self.shelf, self.tokenizer, lambda config: BagClassifier(BagClassifierConfig(**config))
+        )
 
 
 def profile(device: str, models: str | None = None, folder: Path = WEIGHTS) -> Profile:

@@ -47,6 +47,9 @@ PARTS: dict[str, str] = {
     "fluency-judge": "language_model",
     "caption-lm": "language_model",
     "cfg": "captioner",
+    "audibility": "classifier",
+    "visibility": "classifier",
+    "audibility-judge": "classifier",
 }
 
 

@@ -1,0 +1,12 @@
+"""Is a caption about something that can be heard? By a classifier that guides nothing."""
+
+from __future__ import annotations
+
+from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+
+
+@metric("audibility")
+def audibility(rows: Rows) -> list[MetricResult]:
+    """The share of captions that the classifier calls audible."""
+    yes = rows.audibility.probability(rows.captions) > 0.5
+    return [mean_of("audibility", yes.float().cpu().numpy(), rows, rows.audibility.name)]
