@@ -35,7 +35,6 @@ def fit(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train, keep the best EMA weights by `better`, and return them with a history. A killed run goes on where it was."""
     epochs = max(1, round(job.epochs or epochs))
-    torch.manual_seed(job.seed)
     accelerator = Accelerator(cpu=job.device == "cpu")
     decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
@@ -61,6 +60,7 @@ def fit(
 
     sign, metric = (-1, better[1:]) if better.startswith("-") else (1, better)
     for epoch in range(start, epochs):
+        torch.manual_seed(job.seed * 1000 + epoch)  # dropout's: a resumed run draws what an uninterrupted one does
         began, running = time.perf_counter(), 0.0
         model.train()
         bar = tqdm(batches(epoch), total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=job.quiet, mininterval=5)
