@@ -18,7 +18,7 @@ def badges_html(method: str, result: Result, plain: Result, calibration: Calibra
         found.append(("CLIPScore", number(score.value) + change, _clipscore(score.value, calibration), score.encoder))
     if fluency := result.scores.get("perplexity"):
         change = _change(fluency.value, plain, "perplexity") if result is not plain else ""
-        found.append(("fluency", number(fluency.value, ".3g") + change, FLUENCY, fluency.encoder))
+        found.append(("fluency", number(fluency.value, ",.1f" if fluency.value < 1000 else ",.0f") + change, FLUENCY, fluency.encoder))
     if words := result.scores.get("words"):
         found.append(("words", number(words.value, ".0f"), "How many words the caption has.", ""))
     stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())

@@ -23,11 +23,11 @@ def caption_html(method: str, step: Step) -> str:
 def _token(method: str, position: int, token: StepToken, trace: TokenTrace | None, done: bool) -> str:
     gap = " " if token.text.startswith(" ") or (position and trace is None) else ""
     text = "▒▒▒" if token.state == "masked" else escape(token.text.strip()) or "␣"
-    style = f"background:{tint(trace.cond - trace.uncond) if trace else 'transparent'}"
+    hue, style = tint(trace.cond - trace.uncond) if trace else ("cl-even", "")
     if not (done and trace):
-        return f'{gap}<span class="cl-token cl-{token.state}" style="{style}">{text}</span>'
+        return f'{gap}<span class="cl-token cl-{token.state} {hue}" style="{style}">{text}</span>'
     name = f"cl-{method}-{position}"
-    return gap + popover(name, text, _alternatives(trace), "cl-token cl-final", style, hint(trace))
+    return gap + popover(name, text, _alternatives(trace), f"cl-token cl-final {hue}", style, hint(trace))
 
 
 def hint(trace: TokenTrace) -> str:

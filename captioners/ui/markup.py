@@ -33,11 +33,10 @@ def number(value: float | None, form: str = ".2f") -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """With its sign and an arrow, so that colour is not needed to read it."""
-    if not math.isfinite(value):
-        return "–"
-    arrow = "▲" if value > 0 else "▼" if value < 0 else "="
-    return f"{arrow} {abs(value):.{digits}f}"
+    """A change with an arrow, so that no colour is needed to read it; nothing where nothing changed."""
+    if not math.isfinite(value) or not round(abs(value), digits):
+        return ""
+    return f"{'▲' if value > 0 else '▼'} {abs(value):.{digits}f}"
 
 
 def shown(token: str) -> str:

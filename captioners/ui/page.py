@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,11 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
 def launch_options() -> dict[str, Any]:
     """What Gradio takes at launch rather than in Blocks."""
     return {
-        "theme": gr.themes.Default(
-            primary_hue="violet", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-        ),
+        "theme": _theme(),
         "css_paths": ASSETS / "app.css",
         "js": (ASSETS / "app.js").read_text(encoding="utf-8"),
         "max_file_size": MAX_BYTES,
+        "mcp_server": find_spec("mcp") is not None,
         "allowed_paths": [str(ASSETS / "examples")],
         "footer_links": ["api", "settings"],
         "run_history": False,
@@ -50,3 +50,18 @@ def launch_options() -> dict[str, Any]:
         "ssr_mode": False,
         "show_error": True,
     }
+
+
+def _theme() -> gr.themes.Base:
+    """System fonts, so that nothing is fetched; quiet text dark enough to be read."""
+    theme = gr.themes.Default(
+        primary_hue="violet", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    )
+    return theme.set(
+        body_text_color_subdued="*neutral_600",
+        block_info_text_color="*neutral_600",
+        block_title_text_color="*neutral_700",
+        block_label_text_color="*neutral_700",
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_hover="*primary_700",
+    )

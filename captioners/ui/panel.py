@@ -19,7 +19,7 @@ class Panel:
         self.front = {name: knobs.component(control, self._listeners(name)) for name, control in self.controls.items()}
         with gr.Row(elem_classes="cl-seed"):
             self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31 - 1, min_width=80, interactive=True)
-            self.dice = gr.Button("🎲 Roll", size="sm", min_width=60, elem_id="cl-dice")
+            self.dice = gr.Button("⚄ Roll", size="sm", min_width=60, elem_id="cl-dice")
 
     def _input(self) -> None:
         with gr.Tabs(elem_classes="cl-kinds") as self.kinds:
@@ -30,7 +30,7 @@ class Panel:
                     image_mode=None,
                     sources=["upload", "clipboard", "webcam"],
                     label="Picture",
-                    height=220,
+                    height=190,
                     buttons=[],
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",
@@ -45,7 +45,7 @@ class Panel:
     def _actions(self) -> None:
         with gr.Row(elem_classes="cl-actions"):
             self.run = gr.Button("Caption", variant="primary", elem_id="cl-run", min_width=80)
-            self.stop = gr.Button("Stop", variant="stop", elem_id="cl-stop", min_width=60)
+            self.stop = gr.Button("Stop", elem_id="cl-stop", min_width=60)
         with gr.Row(elem_classes="cl-presets"):
             self.presets = {
                 name: gr.Button(name.capitalize(), size="sm", min_width=50, elem_id=f"cl-{name}") for name in knobs.presets(self.controls)

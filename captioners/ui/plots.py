@@ -21,6 +21,7 @@ CURVES = {  # column → name, colour, dash
 }
 GRID = "rgba(128,128,128,0.25)"
 HOVER_ALTERNATIVES = 5
+LEAST = 0.25  # nats: smaller differences must not look large
 
 
 def trace_figure(trace: Sequence[TokenTrace]) -> go.Figure:
@@ -43,7 +44,9 @@ def trace_figure(trace: Sequence[TokenTrace]) -> go.Figure:
     )  # fmt: skip
     figure.update_xaxes(tickvals=x, ticktext=[shown(t.token) for t in trace], tickangle=-60, row=2, col=1)
     figure.update_yaxes(title_text="log p", row=1, col=1)
-    figure.update_yaxes(title_text="difference", row=2, col=1)
+    known = [d for d in difference if d is not None]
+    ends = [min([-LEAST, *known]), max([LEAST, *known])]
+    figure.update_yaxes(title_text="difference", range=[1.1 * end for end in ends], row=2, col=1)
     return _dressed(figure, 300)
 
 

@@ -38,4 +38,4 @@ def comparison_table(runs: Sequence[tuple[Spec, Result, Result]]) -> str:
     return table("All methods", ["method", "guidance", "caption", "CLIPScore", "perplexity", "words", "seconds"], rows)
 
 
-SCORES = (("clipscore", ".2f"), ("perplexity", ".3g"), ("words", ".0f"))
+SCORES = (("clipscore", ".2f"), ("perplexity", ",.1f"), ("words", ".0f"))

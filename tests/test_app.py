@@ -1,0 +1,76 @@
+"""The running app as programs see it: its two endpoints through gradio_client, and what it hides."""
+
+import fakes
+import gradio as gr
+import pytest
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
+
+from captioners.lab import Lab
+from captioners.types import Result, from_json
+from captioners.ui import examples
+from captioners.ui.page import build, launch_options
+from captioners.ui.studio import Studio
+
+
+@pytest.fixture(scope="module")
+def client():
+    with pytest.MonkeyPatch.context() as patch:
+        fakes.use_fakes(patch, fakes.Echo, fakes.Shout)
+        page = build(Studio(lambda: Lab(fakes.profile())))
+        _, url, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **launch_options())
+        try:
+            yield Client(url, verbose=False)
+        finally:
+            page.close()
+
+
+PICTURE = handle_file(examples.PICTURES[0])
+
+
+def test_only_the_documented_endpoints_show(client):
+    endpoints = client.view_api(return_format="dict")["named_endpoints"]
+    assert sorted(endpoints) == ["/caption", "/compare"]
+    for endpoint in endpoints.values():
+        first, *others = endpoint["parameters"]
+        assert first["parameter_name"] == "media"
+        assert all(p["parameter_has_default"] for p in others)
+        assert {"guidance_scale", "seed", "volume", "forced"} < {p["parameter_name"] for p in others}
+
+
+def test_compare_runs_every_method_that_can(client):
+    answer = client.predict(PICTURE, api_name="/compare")
+    results = [from_json(Result, r) for r in answer["results"]]
+    assert [r.method for r in results] == ["echo", "shout"]
+    assert results[0].scores["clipscore"].encoder == "hash-8"
+    assert [r["method"] for r in client.predict(handle_file(examples.SOUNDS[0]), api_name="/compare")["results"]] == ["echo"]
+
+
+def test_caption_takes_controls_and_forced_tokens(client):
+    answer = client.predict(PICTURE, method="echo", guidance_scale=3, seed=5, forced={"2": "there"}, api_name="/caption")
+    (result,) = answer["results"]
+    assert result["caption"].endswith("there")
+    assert (result["settings"]["guidance_scale"], result["seed"]) == (3.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [({"guidance_scale": 99}, "guidance_scale = 99"), ({"method": "echo", "volume": "loud"}, "no control called 'volume'")],
+)
+def test_a_bad_setting_is_an_error_with_its_sentence(client, arguments, sentence):
+    with pytest.raises(AppError, match=sentence):
+        client.predict(PICTURE, **arguments, api_name="/caption")
+
+
+def test_a_broken_file_is_an_error_with_its_sentence(client, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"not a picture")
+    with pytest.raises(AppError, match="not a picture or a sound that can be read"):
+        client.predict(handle_file(broken), api_name="/compare")
+
+
+def test_analytics_are_off_and_the_queue_is_bounded():
+    fakes_page = build(Studio(lambda: Lab(fakes.profile())))
+    assert fakes_page.analytics_enabled is False
+    assert fakes_page._queue.max_size
+    assert isinstance(fakes_page, gr.Blocks)

@@ -1,0 +1,254 @@
+"""What the page draws, from results alone: captions, badges, tables, figures, settings, links; and the studio that keeps results."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import fakes
+import pytest
+
+from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, NUM_CANDIDATES, SEED, TEMPERATURE, number
+from captioners.lab import Lab
+from captioners.media import MediaError
+from captioners.profiles.base import Calibration
+from captioners.types import Alternative, Candidate, Result, Score, SettingsError, Spec, Step, StepToken, TokenTrace
+from captioners.ui import examples, knobs, share
+from captioners.ui.badges import badges_html
+from captioners.ui.caption import caption_html
+from captioners.ui.card import body_html, head_html, numbers_html
+from captioners.ui.player import Player
+from captioners.ui.plots import comparison_figure, trace_figure
+from captioners.ui.studio import Studio, unguided
+from captioners.ui.tables import comparison_table, trace_table
+from captioners.ui.tint import legend, tint
+
+ALPHA = number("alpha", "Exponent", "Weight.", None, 0, 5, 0.1, optional=True)
+SPEC = Spec("one", "Method <One>", "An idea.", "https://example.org", ("image",), (GUIDANCE_SCALE, LM_WEIGHT, ALPHA, TEMPERATURE, SEED))
+OTHER = Spec("two", "Two", "Another.", "https://example.org", ("image",), (GUIDANCE_SCALE, NUM_CANDIDATES.but(default=8), SEED))
+
+
+def trace(position: int, token: str, cond: float, uncond: float) -> TokenTrace:
+    options = [Alternative(token, cond), Alternative(" cat", -2.0), Alternative("<eos>", -3.0)]
+    return TokenTrace(position, token, cond, uncond, cond, {"guided": options, "cond": options}, 0.5, 1.0)
+
+
+def result(caption: str = "a <dog>", clip: float = 1.2, **settings) -> Result:
+    entries = [trace(0, " a", -0.1, -0.2), trace(1, " <dog>", -0.5, -4.0), trace(2, "<eos>", -0.1, math.nan)]
+    scores = {"clipscore": Score(clip, "judge-1"), "perplexity": Score(20.0, "lm-1"), "words": Score(2.0)}
+    return Result(
+        "one", caption, [Candidate(caption, 0.5, -1.0), Candidate("a cat", 0.4, -2.0)], entries,
+        {"guidance_scale": 2.0, "seed": 0, **settings}, 0, "fake", {}, {"decode": 0.25}, {}, scores, ["a <note>"],
+    )  # fmt: skip
+
+
+def finished(made: Result) -> Step:
+    tokens = [StepToken(t.token, "final", 0.9) for t in made.trace if t.token != "<eos>"]
+    return Step(2, 2, tokens, made.trace, result=made)
+
+
+# ----------------------------------------------------------------------------------------------------------- drawing
+
+
+def test_a_tint_tells_direction_by_hue_and_size_by_strength():
+    assert tint(1.0)[0] == "cl-for"
+    assert tint(-1.0)[0] == "cl-against"
+    assert tint(math.nan) == tint(0.0)
+    strengths = [float(tint(d)[1].removeprefix("--tint:")) for d in (0.5, 2, 4, 40)]
+    assert strengths == sorted(strengths)
+    assert strengths[-1] == strengths[-2]
+    assert "more likely" in legend()
+
+
+def test_every_token_state_is_drawn_and_what_the_model_wrote_is_escaped():
+    tokens = [StepToken(" a", "final", 0.9), StepToken(" <b>", "draft", 0.5), StepToken("", "masked", 0.0)]
+    html = caption_html("one", Step(1, 3, tokens))
+    assert all(f"cl-{state}" in html for state in ("final", "draft", "masked"))
+    assert "<b>" not in html
+    assert "<button" not in html  # nothing to fork while it is being made
+
+
+def test_a_finished_caption_offers_alternatives_but_not_the_end_or_the_word_itself():
+    html = caption_html("one", finished(result()))
+    assert html.count("popovertarget") == 2
+    assert 'data-position="1" data-token=" cat">' in html
+    assert html.count("disabled") == 4  # the chosen word and the end, at both positions
+    assert "difference +3.50" in html
+
+
+def test_word_pieces_are_joined():
+    html = caption_html(
+        "one",
+        Step(2, 2, [StepToken(" sun", "final", 1), StepToken("set", "final", 1)], [trace(0, " sun", -1, -1), trace(1, "set", -1, -1)]),
+    )
+    assert "</span><span" in html
+
+
+def test_badges_carry_change_scale_and_encoder():
+    html = badges_html("one", result(clip=1.2), result(clip=1.0), Calibration(random=0.2, human=1.2))
+    assert "▲ 0.20" in html
+    assert "100 % of the way" in html
+    assert "judge-1" in html
+    assert "lm-1" in html
+    assert "0.25" in html
+
+
+def test_a_result_without_judges_has_fewer_badges():
+    bare = Result("one", "a", [], [], {}, 0, "fake", {})
+    assert "CLIPScore" not in badges_html("one", bare, bare, None)
+
+
+def test_a_card_shows_both_captions_and_the_values_used():
+    made, plain = result(), result("a pet")
+    html = head_html(SPEC) + body_html(SPEC, finished(made), finished(plain), None) + numbers_html(SPEC, made)
+    assert "Method &lt;One&gt;" in html
+    assert "a pet" in html
+    assert "Guidance scale γ 2" in html
+    assert "2 candidates" in html
+    assert "a &lt;note&gt;" in html
+    forked = result(forced={"0": " a", "1": " cat"})
+    assert "forked at “cat”" in body_html(SPEC, finished(forked), finished(plain), None)
+
+
+def test_a_card_in_the_making_says_how_far_it_is():
+    step = Step(3, 20, [StepToken(" a", "final", 0.9)])
+    assert "step 3 of at most 20" in body_html(SPEC, step, step, None)
+
+
+def test_tables_say_what_the_figures_show():
+    made = result()
+    assert trace_table(made.trace).count("<tr>") == 4
+    assert "−0.50" in trace_table(made.trace)
+    figure = trace_figure(made.trace)
+    assert [t.name for t in figure.data[:3]] == ["with input", "without", "guided"]
+    assert list(figure.data[-1].y)[:2] == pytest.approx([0.1, 3.5])
+    assert "cat" in figure.data[0].text[0]
+    assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    rows = [(SPEC, made, result(clip=1.0))]
+    assert comparison_table(rows).count("a &lt;dog&gt;") == 2
+    assert list(comparison_figure(rows).data[0].y) == [1.0, 1.2]
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+def test_shared_controls_appear_once_and_the_rest_belongs_to_its_method():
+    assert list(knobs.front_controls([SPEC, OTHER])) == ["guidance_scale", "lm_weight", "num_candidates"]
+    assert [c.name for c in knobs.own_controls(SPEC)] == ["alpha", "temperature"]
+
+
+def test_a_method_keeps_its_default_until_the_shared_slider_is_moved():
+    front = {"guidance_scale": 3.0, "lm_weight": 0.5, "num_candidates": 1}
+    assert knobs.gather(OTHER, front, (), {}, 7)["num_candidates"] == 8
+    moved = knobs.gather(OTHER, front, ("num_candidates", "lm_weight"), {}, 7)
+    assert (moved["num_candidates"], moved["guidance_scale"], moved["seed"]) == (1, 2.0, 7)
+
+
+def test_unguided_turns_off_everything_that_guides():
+    off = unguided(SPEC, SPEC.settings(guidance_scale=3, lm_weight=0.5, alpha=2, temperature=0.5))
+    assert (off["guidance_scale"], off["lm_weight"], off["alpha"], off["temperature"]) == (1.0, 0.0, None, 0.5)
+    assert knobs.presets(knobs.front_controls([SPEC]))["off"] == {"guidance_scale": 1.0, "lm_weight": 0.0}
+
+
+def test_every_kind_of_control_has_a_component():
+    import gradio as gr
+
+    kinds = {"number": gr.Slider, "choice": gr.Dropdown, "switch": gr.Checkbox, "text": gr.Textbox}
+    for kind, component in kinds.items():
+        control = fakes.Control(
+            "x", kind, "X", "Does.", {"number": 1, "choice": "a", "switch": True, "text": ""}[kind], 0, 2, 1, ("a", "b")
+        )
+        assert isinstance(knobs.component(control), component)
+    assert isinstance(knobs.component(ALPHA), gr.Number)
+
+
+# ------------------------------------------------------------------------------------------------------------- links
+
+
+def test_a_link_reopens_the_view_it_was_made_of():
+    view = share.View([SPEC], knobs.front_controls([SPEC]))
+    link = view.link("/somewhere/else/cat.jpg", ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
+    query = dict(pair.split("=") for pair in link.removeprefix("?").split("&"))
+    assert query == {"input": "cat", "seed": "7", "guidance_scale": "3.5", "one.temperature": "0.5"}
+    *_, source, touched, seed, scale, lm, alpha, temperature, asked = view.restore(SimpleNamespace(query_params=query), 0)
+    assert source == examples.PICTURES[4]
+    assert (touched, seed, scale, lm, alpha, temperature, asked) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5, 1)
+
+
+def test_a_fresh_page_and_an_upload_have_no_link_of_their_own():
+    view = share.View([SPEC], knobs.front_controls([SPEC]))
+    assert view.link(examples.PICTURES[0], (), 0, 2.0, 0.0, None, 0.0) == ""
+    assert "holiday" not in view.link("/uploads/holiday.jpg", ("lm_weight",), 0, 2.0, 0.5, None, 0.0)
+
+
+def test_a_run_leaves_as_json_and_as_one_file(picture):
+    made = result()
+    data = json.loads(share.as_json(None, (made, result("a pet")), None))
+    assert (data["results"][0]["caption"], data["unguided"][0]["caption"]) == ("a <dog>", "a pet")
+    page = share.as_html(picture, [(SPEC, made, result("a pet"))])
+    assert "data:image/jpeg;base64," in page
+    assert "<script" not in page
+    assert 'src="http' not in page
+
+
+# ------------------------------------------------------------------------------------------------------------ studio
+
+
+@pytest.fixture
+def studio(monkeypatch) -> Studio:
+    fakes.use_fakes(monkeypatch, fakes.Echo, fakes.Shout)
+    return Studio(lambda: Lab(fakes.profile()))
+
+
+def test_what_is_known_is_not_decoded_again_and_the_rest_is_one_batch(studio, picture):
+    settings = [fakes.Echo.spec.settings(seed=s) for s in (0, 1, 0)]
+    first = studio.results(picture, "echo", settings)
+    again = studio.results(picture, "echo", [*settings, fakes.Echo.spec.settings(seed=2)])
+    assert fakes.Echo.batches == [2, 1]
+    assert [r.caption for r in again[:3]] == [r.caption for r in first]
+    assert first[0].scores["clipscore"].encoder == "hash-8"
+    assert studio.known(picture, "echo", settings)
+    assert studio.known(picture, "echo", [fakes.Echo.spec.settings(seed=9)]) is None
+
+
+def test_the_store_is_bounded(studio, picture, monkeypatch):
+    monkeypatch.setattr("captioners.ui.studio.REMEMBERED", 2)
+    studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=s) for s in range(5)])
+    assert len(studio._kept) == 2
+
+
+def test_a_bad_file_is_a_media_error(studio, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"not a picture")
+    for path in (str(broken), None, str(tmp_path / "absent.png")):
+        with pytest.raises(MediaError):
+            studio.media(path)
+
+
+def test_a_player_streams_both_captions_and_says_what_it_cannot_do(studio):
+    player = Player(studio, fakes.Echo.spec, knobs.front_controls([fakes.Echo.spec]))
+    *moments, last = player.show(examples.PICTURES[0], (), 0, 1.0)
+    assert moments
+    assert 'data-done="yes"' in last[0]
+    assert last[3][0].caption == last[3][1].caption
+    (silent,) = Player(studio, fakes.Shout.spec, {}).show(examples.SOUNDS[0], (), 0, "loud")
+    assert "cannot caption this kind of input" in silent[0]
+
+
+def test_a_preview_answers_only_from_what_was_decoded_ahead(studio):
+    player = Player(studio, fakes.Echo.spec, knobs.front_controls([fakes.Echo.spec]))
+    view = (examples.PICTURES[0], (), 0, 3.1)
+    assert not isinstance(player.preview(*view)[0], str)
+    *_, last = player.show(examples.PICTURES[0], (), 0, 1.0)
+    player.decode_ahead(last[3], examples.PICTURES[0], (), 0, 1.0)
+    assert player.preview(*view)[3][0].settings["guidance_scale"] == 3.0
+
+
+def test_settings_that_no_control_allows_are_refused():
+    with pytest.raises(SettingsError):
+        knobs.gather(SPEC, {"guidance_scale": 99}, ("guidance_scale",), {}, 0)
+
+
+def test_every_example_is_there_small_and_credited():
+    credits = (examples.FOLDER / "CREDITS.md").read_text(encoding="utf-8")
+    files = [examples.FOLDER / p for p in (*examples.PICTURES, *examples.SOUNDS)]
+    assert all(f.stat().st_size < 200_000 and f"`{f.name}`" in credits for f in files)
