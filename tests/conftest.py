@@ -1,4 +1,10 @@
-"""What the tests share: one small picture, one short sound, and the embedded profile loaded once."""
+"""What the tests share: small pictures and short sounds, and the embedded profile loaded once."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a bare `pytest` does not look for the package here
 
 import numpy as np
 import pytest
@@ -14,33 +20,43 @@ from captioners.types import Media
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
-def drawn(seed: int, size: tuple[int, int] = (260, 230)) -> Media:
+@pytest.fixture(scope="session")
+def draw() -> Callable[[int], Media]:
     """A picture of a few coloured shapes, another for each seed."""
-    rng = np.random.default_rng(seed)
-    image = Image.new("RGB", size, tuple(rng.integers(0, 256, 3).tolist()))
-    draw = ImageDraw.Draw(image)
-    for _ in range(6):
-        x, y, radius = rng.integers(0, 200, 3).tolist()
-        draw.ellipse((x, y, x + radius, y + radius), fill=tuple(rng.integers(0, 256, 3).tolist()))
-    return load_media(image, name=f"shapes-{seed}.png")
+
+    def picture(seed: int) -> Media:
+        rng = np.random.default_rng(seed)
+        image = Image.new("RGB", (260, 230), tuple(rng.integers(0, 256, 3).tolist()))
+        canvas = ImageDraw.Draw(image)
+        for _ in range(6):
+            x, y, radius = rng.integers(0, 200, 3).tolist()
+            canvas.ellipse((x, y, x + radius, y + radius), fill=tuple(rng.integers(0, 256, 3).tolist()))
+        return load_media(image, name=f"shapes-{seed}.png")
+
+    return picture
 
 
-def played(seed: int, seconds: float = 2.0, rate: int = 16_000) -> Media:
+@pytest.fixture(scope="session")
+def play() -> Callable[..., Media]:
     """A rising tone in noise, another for each seed."""
-    rng = np.random.default_rng(seed)
-    t = np.arange(round(seconds * rate)) / rate
-    tone = np.sin(2 * np.pi * (rng.uniform(150, 900) * t + rng.uniform(20, 200) * t**2))
-    return load_media((rate, (0.3 * tone + 0.02 * rng.normal(size=len(t))).astype(np.float32)), name=f"tone-{seed}.wav")
+
+    def sound(seed: int, seconds: float = 2.0, rate: int = 16_000) -> Media:
+        rng = np.random.default_rng(seed)
+        t = np.arange(round(seconds * rate)) / rate
+        tone = np.sin(2 * np.pi * (rng.uniform(150, 900) * t + rng.uniform(20, 200) * t**2))
+        return load_media((rate, (0.3 * tone + 0.02 * rng.normal(size=len(t))).astype(np.float32)), name=f"tone-{seed}.wav")
+
+    return sound
 
 
 @pytest.fixture(scope="session")
-def picture() -> Media:
-    return drawn(0)
+def picture(draw) -> Media:
+    return draw(0)
 
 
 @pytest.fixture(scope="session")
-def sound() -> Media:
-    return played(0)
+def sound(play) -> Media:
+    return play(0)
 
 
 @pytest.fixture(scope="session")

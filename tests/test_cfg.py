@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from conftest import drawn, played
 from torch.distributions import Categorical, kl_divergence
 
 from captioners.types import Result, SettingsError, to_json
@@ -202,8 +201,8 @@ def content(result: Result) -> dict:
     return found
 
 
-def test_a_batch_of_different_rows_equals_single_runs(cfg):
-    media = [{"image": drawn, "audio": played}[kind](100 + seed) for kind, seed, _ in ROWS]
+def test_a_batch_of_different_rows_equals_single_runs(cfg, draw, play):
+    media = [{"image": draw, "audio": play}[kind](100 + seed) for kind, seed, _ in ROWS]
     settings = [cfg.spec.settings(**({"max_tokens": 9} | values)) for _, _, values in ROWS]
     together = cfg.caption_batch(media, settings)
     for item, values, result in zip(media, settings, together, strict=True):
@@ -310,9 +309,11 @@ def sound_result(result: Result, settings) -> None:
 
 
 def test_every_control_works_at_both_ends_of_its_range(cfg, media):
-    settings = [cfg.spec.settings(**({"max_tokens": 6} | {c.name: value})) for c in cfg.spec.controls for value in ends(c)]
-    for result, values in zip(cfg.caption_batch([media] * len(settings), settings), settings, strict=True):
-        sound_result(result, values)
+    """A batch is as long as its longest row, so the longest captions go apart."""
+    settings = [cfg.spec.settings(**({"max_tokens": 5} | {c.name: value})) for c in cfg.spec.controls for value in ends(c)]
+    for some in ([s for s in settings if s["max_tokens"] <= 5], [s for s in settings if s["max_tokens"] > 5]):
+        for result, values in zip(cfg.caption_batch([media] * len(some), some), some, strict=True):
+            sound_result(result, values)
 
 
 @pytest.mark.slow

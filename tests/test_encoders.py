@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import drawn, played
 
 from captioners import media as media_package
 from captioners.nets.encoders import (
@@ -131,8 +130,8 @@ def test_a_clip_is_cut_into_windows_and_padded_with_silence(samples, windows):
     assert (flat[kept:] == 0).all()
 
 
-def test_a_long_clips_grid_is_the_mean_of_its_windows(embedded, audio_encoder):
-    clip = played(1, seconds=12)
+def test_a_long_clips_grid_is_the_mean_of_its_windows(embedded, audio_encoder, play):
+    clip = play(1, seconds=12)
     with torch.no_grad():
         apart = [audio_encoder(window[None]).grid[0] for window in audio_windows(torch.from_numpy(clip.data))]
     assert len(apart) == 3
@@ -218,8 +217,8 @@ def test_pictures_and_sounds_may_be_asked_for_together(remembering):
     assert [round(g[0, 0].item(), 2) for g in grids] == [0.2, round(0.5 * 4000 / WINDOW, 2), 0.4]
 
 
-def test_a_batch_equals_single_pictures(embedded, image_encoder):
-    media = [drawn(seed) for seed in (11, 12, 13)]
+def test_a_batch_equals_single_pictures(embedded, image_encoder, draw):
+    media = [draw(seed) for seed in (11, 12, 13)]
     together = torch.stack([f.grid for f in embedded.players.encode(media)])
     with torch.no_grad():
         apart = torch.cat([image_encoder(image_pixels(torch.from_numpy(m.data))[None]).grid for m in media])

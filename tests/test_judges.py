@@ -1,5 +1,6 @@
 """Judges are never players: nothing that a method holds, after it has captioned, leads to a judge."""
 
+import contextlib
 import functools
 import gc
 import sys
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from captioners import registry
-from captioners.profiles.embedded import EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, Shelf
+from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, Shelf
+from captioners.profiles.store import MissingPart
 from captioners.registry import Captioner
 
 METHODS = [spec.id for spec in registry.available()]
@@ -22,7 +24,7 @@ def is_judge(thing: object, modules: set[int]) -> bool:
         return True
     if isinstance(thing, Shelf):
         return any("judge" in part for part in thing.modules)
-    return isinstance(thing, EmbeddedMatcher) and "judge" in thing.name
+    return isinstance(thing, EmbeddedMatcher | EmbeddedClassifier) and "judge" in thing.name
 
 
 def referents(thing: object) -> list[object]:
@@ -64,8 +66,11 @@ def path_to_judge(adapter: Captioner, modules: set[int]) -> str | None:
 @pytest.fixture(scope="module")
 def judge_modules(embedded) -> set[int]:
     """Identities of every module and weight that the judges use."""
-    nets = [embedded.judges.matcher("image").net, embedded.judges.matcher("audio").net, embedded.judges.fluency().net]
-    return {id(thing) for net in nets for thing in (*net.modules(), *net.parameters())}
+    judges = embedded.judges
+    for load in (lambda: judges.matcher("image"), lambda: judges.matcher("audio"), judges.fluency, judges.audibility):
+        with contextlib.suppress(MissingPart):
+            load()
+    return {id(thing) for net in judges.shelf.modules.values() for thing in (*net.modules(), *net.parameters())}
 
 
 @pytest.mark.parametrize("name", METHODS)
