@@ -10,5 +10,10 @@
       if (open.has(details.dataset.key) && !details.dataset.seen) details.open = true;
       details.dataset.seen = "yes";
     }
+    // Gradio draws example pictures as buttons without a name.
+    for (const button of document.querySelectorAll("button.gallery-item:not([aria-label])")) {
+      const file = button.querySelector("img")?.src ?? button.innerText;
+      button.setAttribute("aria-label", "example: " + file.split("/").pop().split(".")[0].trim());
+    }
   }).observe(document.body, { childList: true, subtree: true });
 }

@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import fakes
 import pytest
@@ -169,9 +168,9 @@ def test_a_link_reopens_the_view_it_was_made_of():
     link = view.link("/somewhere/else/cat.jpg", ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
     query = dict(pair.split("=") for pair in link.removeprefix("?").split("&"))
     assert query == {"input": "cat", "seed": "7", "guidance_scale": "3.5", "one.temperature": "0.5"}
-    *_, source, touched, seed, scale, lm, alpha, temperature, asked = view.restore(SimpleNamespace(query_params=query), 0)
+    *_, source, touched, seed, scale, lm, alpha, temperature = view.restore(query)
     assert source == examples.PICTURES[4]
-    assert (touched, seed, scale, lm, alpha, temperature, asked) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5, 1)
+    assert (touched, seed, scale, lm, alpha, temperature) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
 
 
 def test_a_fresh_page_and_an_upload_have_no_link_of_their_own():

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from captioners.media import MediaError
-from captioners.types import Spec
+from captioners.types import Modality, Spec
 from captioners.ui import examples, knobs, share
 from captioners.ui.card import head_html, message_html
 from captioners.ui.panel import Panel
@@ -38,7 +38,7 @@ class Card:
     plot: gr.Plot
     numbers: gr.HTML
     own: dict[str, gr.components.Component]
-    asked: gr.State  # counts how often the card was asked to run
+    asked: gr.State  # a new number makes the card run
     runs: gr.State  # its last results, guided and unguided
 
     @property
@@ -48,7 +48,7 @@ class Card:
 
 
 class Compare:
-    """Layout first, wiring second. A card runs when its `asked` goes up, so every cause of a run is one more."""
+    """Layout first, wiring second. Whatever is a cause for a card to run gives its `asked` a new number."""
 
     def __init__(self, studio: Studio, specs: list[Spec], page: gr.Blocks):
         self.studio, self.page = studio, page
@@ -89,25 +89,28 @@ class Compare:
 
     def _wire_panel(self) -> None:
         panel, asked = self.panel, self.asked
-        for made, tab in ((panel.picture, panel.picture_tab), (panel.sound, panel.sound_tab)):
-            gr.on([made.change, tab.select], self._pick, [made, *asked], [self.source, *asked], preprocess=False, **QUICK)
-        panel.run.click(_ask, asked, asked, **QUICK)
-        gr.on([panel.seed.submit, panel.seed.blur], _ask, asked, asked, **QUICK)
-        panel.dice.click(lambda *n: [randrange(2**31), *_ask(*n)], asked, [panel.seed, *asked], **QUICK)
+        for kind, made, tab, offered in panel.inputs:
+            picked: dict[str, Any] = {"inputs": made, "outputs": [self.source, *asked], "preprocess": False, **QUICK}
+            gr.on([made.upload, made.input, made.clear], self._pick, **picked)
+            offered.load_input_event.then(self._pick, **picked)
+            tab.select(self._switch(kind), **picked | {"inputs": [made, self.source]})
+        panel.run.click(self._ask, None, asked, **QUICK)
+        gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
+        panel.dice.click(lambda: [randrange(2**31), *self._ask()], None, [panel.seed, *asked], **QUICK)
         for name, made in panel.front.items():
             listening = [c.asked for c in self.cards if c.spec.listens_to(name)]
-            knobs.moved(made)(_touch(name), [self.touched, *listening], [self.touched, *listening], **QUICK)
+            knobs.moved(made)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
         for name, values in knobs.presets(panel.controls).items():
-            panel.presets[name].click(self._preset(values), asked, [self.touched, *panel.front.values(), *asked], **QUICK)
+            panel.presets[name].click(self._preset(values), None, [self.touched, *panel.front.values(), *asked], **QUICK)
         own = [made for c in self.cards for made in c.own.values()]
-        panel.reset.click(self._reset, asked, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)
+        panel.reset.click(self._reset, None, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)
 
     def _wire_card(self, card: Card) -> list[Any]:
         """Runs when asked; then its result joins the others, and other guidance scales are decoded ahead."""
         inputs = [self.source, self.touched, self.panel.seed, *self.panel.front.values(), *card.own.values()]
         outputs = [card.body, card.plot, card.numbers, card.runs]
         for made in card.own.values():
-            knobs.moved(made)(_ask, card.asked, [card.asked], **QUICK)
+            knobs.moved(made)(_number, None, card.asked, **QUICK)
         shows = card.asked.change(card.player.show, inputs, outputs, trigger_mode="always_last", **HEAVY, **PRIVATE)
         forks = card.body.select(card.player.fork, [card.runs, *inputs], outputs, **HEAVY, **PRIVATE)
         for event in (shows, forks):
@@ -124,7 +127,11 @@ class Compare:
         own = [made for c in self.cards for made in c.own.values()]
         parts = [self.source, self.touched, self.panel.seed, *self.panel.front.values(), *own]
         shown = [self.panel.kinds, self.panel.picture, self.panel.sound]
-        self.page.load(view.restore, self.asked, [*shown, *parts, *self.asked], **QUICK)
+
+        def restore(request: gr.Request) -> list[Any]:
+            return [*view.restore(dict(request.query_params)), *self._ask()]
+
+        self.page.load(restore, None, [*shown, *parts, *self.asked], **QUICK)
         gr.on([a.change for a in self.asked], view.link, parts, self.link, **QUICK).then(
             None, self.link, None, js=share.WRITE_LINK, **PRIVATE
         )
@@ -133,7 +140,7 @@ class Compare:
 
     # --------------------------------------------------------------------------------------------------- events
 
-    def _pick(self, payload: dict | None, *asked: int) -> list[Any]:
+    def _pick(self, payload: dict | None) -> list[Any]:
         """A new file. It is read at once, so that a bad one is told of once and not by every card."""
         path = payload["path"] if payload else None
         try:
@@ -142,15 +149,29 @@ class Compare:
             if path:
                 gr.Warning(str(error), title="This file cannot be used")
             path = None
-        return [path, *_ask(*asked)]
+        return [path, *self._ask()]
+
+    def _switch(self, kind: Modality) -> Callable[..., list[Any]]:
+        """Going to the other tab is choosing what stands there."""
+
+        def switch(payload: dict | None, source: str | None) -> list[Any]:
+            if source and self.studio.media(source).kind == kind:
+                return [gr.skip()] * (1 + len(self.asked))
+            return self._pick(payload)
+
+        return switch
 
     def _preset(self, values: dict[str, Any]) -> Callable[..., list[Any]]:
         defaults = {name: c.default for name, c in self.panel.controls.items()} | values
-        return lambda *asked: [tuple(values), *defaults.values(), *_ask(*asked)]
+        return lambda: [tuple(values), *defaults.values(), *self._ask()]
 
-    def _reset(self, *asked: int) -> list[Any]:
+    def _reset(self) -> list[Any]:
         own = [c.default for card in self.cards for c in knobs.own_controls(card.spec)]
-        return [(), 0, *(c.default for c in self.panel.controls.values()), *own, *_ask(*asked)]
+        return [(), 0, *(c.default for c in self.panel.controls.values()), *own, *self._ask()]
+
+    def _ask(self) -> list[int]:
+        """Every card is to run."""
+        return [_number() for _ in self.cards]
 
     def _rows(self, runs: tuple) -> list[tuple]:
         return [(card.spec, *pair) for card, pair in zip(self.cards, runs, strict=True) if pair]
@@ -164,9 +185,10 @@ class Compare:
         return share.as_html(self.studio.media(source), self._rows(runs))
 
 
-def _ask(*asked: int) -> list[int]:
-    return [n + 1 for n in asked]
+def _number() -> int:
+    """One that has not been there before."""
+    return randrange(2**62)
 
 
-def _touch(name: str) -> Callable[..., list[Any]]:
-    return lambda touched, *asked: [tuple(dict.fromkeys((*touched, name))), *_ask(*asked)]
+def _touch(name: str, listening: int) -> Callable[..., list[Any]]:
+    return lambda touched: [tuple(dict.fromkeys((*touched, name))), *(_number() for _ in range(listening))]

@@ -23,7 +23,7 @@ class Panel:
 
     def _input(self) -> None:
         with gr.Tabs(elem_classes="cl-kinds") as self.kinds:
-            with gr.Tab("Picture", id="image") as self.picture_tab:
+            with gr.Tab("Picture", id="image") as picture_tab:
                 self.picture = gr.Image(
                     examples.PICTURES[0],
                     type="filepath",
@@ -35,12 +35,13 @@ class Panel:
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",
                 )
-                gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
-            with gr.Tab("Sound", id="audio") as self.sound_tab:
+                pictures = gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
+            with gr.Tab("Sound", id="audio") as sound_tab:
                 self.sound = gr.Audio(
                     examples.SOUNDS[0], type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound"
                 )
-                gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", api_visibility="private")
+                sounds = gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", api_visibility="private")
+        self.inputs = (("image", self.picture, picture_tab, pictures), ("audio", self.sound, sound_tab, sounds))
 
     def _actions(self) -> None:
         with gr.Row(elem_classes="cl-actions"):

@@ -57,9 +57,8 @@ class View:
                 query[name] = "auto" if value is None else value
         return f"?{urlencode(query)}" if query else ""
 
-    def restore(self, request: gr.Request, *asked: int) -> list[Any]:
+    def restore(self, query: Mapping[str, str]) -> list[Any]:
         """Values for the tabs, picture, sound, source, touched, seed and every control; a part that is no good is left out and told of."""
-        query = dict(request.query_params) if request else {}
         source = self.inputs.get(query.get("input", ""), examples.PICTURES[0])
         sound = source in examples.SOUNDS
         values = {name: self._read(control, query.get(name)) for name, control in (self.front | self.own).items()}
@@ -70,7 +69,7 @@ class View:
             gr.skip() if sound or source == examples.PICTURES[0] else source,
             source if sound and source != examples.SOUNDS[0] else gr.skip(),
         ]
-        return [*shown, source, touched, int(seed) if seed.isdecimal() else 0, *values.values(), *(n + 1 for n in asked)]
+        return [*shown, source, touched, int(seed) if seed.isdecimal() else 0, *values.values()]
 
     def _read(self, control: Control, text: str | None) -> Any:
         if text is None:
