@@ -24,8 +24,8 @@ from captioners.training.tokenizer import load_tokenizer
 
 PACK = 64  # tokens of one training sequence of the guiding LM: about five captions
 NEUTRAL = 0.3  # share of packs that mix corpora under <bos>
-GUIDE = {"epochs": 3, "lr": 1.5e-3, "batch": 32}
-JUDGE = {"epochs": 3, "lr": 2e-3, "batch": 64}
+GUIDE = {"epochs": 1, "lr": 2e-3, "batch": 32}
+JUDGE = {"epochs": 1, "lr": 3e-3, "batch": 64}
 
 
 def captions_of(job: Job, which: int) -> dict[str, list[str]]:
