@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import fakes
 import pytest
@@ -168,7 +169,7 @@ def test_a_link_reopens_the_view_it_was_made_of():
     link = view.link("/somewhere/else/cat.jpg", ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
     query = dict(pair.split("=") for pair in link.removeprefix("?").split("&"))
     assert query == {"input": "cat", "seed": "7", "guidance_scale": "3.5", "one.temperature": "0.5"}
-    *_, source, touched, seed, scale, lm, alpha, temperature = view.restore(query)
+    _, source, _, touched, seed, scale, lm, alpha, temperature = view.restore(SimpleNamespace(query_params=query))
     assert source == examples.PICTURES[4]
     assert (touched, seed, scale, lm, alpha, temperature) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
 

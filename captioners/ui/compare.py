@@ -10,8 +10,8 @@ from typing import Any
 import gradio as gr
 
 from captioners.media import MediaError
-from captioners.types import Modality, Spec
-from captioners.ui import examples, knobs, share
+from captioners.types import Spec
+from captioners.ui import knobs, share
 from captioners.ui.card import head_html, message_html
 from captioners.ui.panel import Panel
 from captioners.ui.player import SCALE, Player
@@ -52,7 +52,7 @@ class Compare:
 
     def __init__(self, studio: Studio, specs: list[Spec], page: gr.Blocks):
         self.studio, self.page = studio, page
-        self.source = gr.State(examples.PICTURES[0])  # the path of the file that is captioned
+        self.source = gr.State(None)  # the path of the file that is captioned
         self.touched = gr.State(())  # shared controls that the visitor has moved
         with gr.Row(elem_classes="cl-compare"):
             with gr.Column(elem_classes="cl-panel", min_width=280):
@@ -89,11 +89,9 @@ class Compare:
 
     def _wire_panel(self) -> None:
         panel, asked = self.panel, self.asked
-        for kind, made, tab, offered in panel.inputs:
-            picked: dict[str, Any] = {"inputs": made, "outputs": [self.source, *asked], "preprocess": False, **QUICK}
-            gr.on([made.upload, made.input, made.clear], self._pick, **picked)
-            offered.load_input_event.then(self._pick, **picked)
-            tab.select(self._switch(kind), **picked | {"inputs": [made, self.source]})
+        for made, tab, example in panel.inputs:
+            made.change(self._pick, made, [self.source, *asked], preprocess=False, **QUICK)
+            tab.select(self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK)
         panel.run.click(self._ask, None, asked, **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
         panel.dice.click(lambda: [randrange(2**31), *self._ask()], None, [panel.seed, *asked], **QUICK)
@@ -125,14 +123,10 @@ class Compare:
         """The view is written to the address whenever it changes and read from it when the page opens."""
         view = share.View([c.spec for c in self.cards], self.panel.controls)
         own = [made for c in self.cards for made in c.own.values()]
-        parts = [self.source, self.touched, self.panel.seed, *self.panel.front.values(), *own]
+        parts = [self.touched, self.panel.seed, *self.panel.front.values(), *own]
         shown = [self.panel.kinds, self.panel.picture, self.panel.sound]
-
-        def restore(request: gr.Request) -> list[Any]:
-            return [*view.restore(dict(request.query_params)), *self._ask()]
-
-        self.page.load(restore, None, [*shown, *parts, *self.asked], **QUICK)
-        gr.on([a.change for a in self.asked], view.link, parts, self.link, **QUICK).then(
+        self.page.load(view.restore, None, [*shown, *parts], **QUICK)
+        gr.on([a.change for a in self.asked], view.link, [self.source, *parts], self.link, **QUICK).then(
             None, self.link, None, js=share.WRITE_LINK, **PRIVATE
         )
         for button, make, script in ((self.json, share.as_json, share.SAVE_JSON), (self.report, self._report, share.SAVE_HTML)):
@@ -151,13 +145,13 @@ class Compare:
             path = None
         return [path, *self._ask()]
 
-    def _switch(self, kind: Modality) -> Callable[..., list[Any]]:
-        """Going to the other tab is choosing what stands there."""
+    def _switch(self, example: str) -> Callable[..., list[Any]]:
+        """Going to the other tab is choosing what stands there: a file, or else our example. A tab is also told when the page opens."""
 
         def switch(payload: dict | None, source: str | None) -> list[Any]:
-            if source and self.studio.media(source).kind == kind:
-                return [gr.skip()] * (1 + len(self.asked))
-            return self._pick(payload)
+            if payload:
+                return [gr.skip(), *self._pick(payload)]
+            return [example if source else gr.skip(), gr.skip(), *(gr.skip() for _ in self.asked)]
 
         return switch
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 
 from captioners.types import Spec
@@ -25,7 +27,6 @@ class Panel:
         with gr.Tabs(elem_classes="cl-kinds") as self.kinds:
             with gr.Tab("Picture", id="image") as picture_tab:
                 self.picture = gr.Image(
-                    examples.PICTURES[0],
                     type="filepath",
                     image_mode=None,
                     sources=["upload", "clipboard", "webcam"],
@@ -35,13 +36,12 @@ class Panel:
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",
                 )
-                pictures = gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
+                gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
             with gr.Tab("Sound", id="audio") as sound_tab:
-                self.sound = gr.Audio(
-                    examples.SOUNDS[0], type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound"
-                )
-                sounds = gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", api_visibility="private")
-        self.inputs = (("image", self.picture, picture_tab, pictures), ("audio", self.sound, sound_tab, sounds))
+                self.sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound")
+                names = [Path(p).stem for p in examples.SOUNDS]
+                gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", example_labels=names, api_visibility="private")
+        self.inputs = ((self.picture, picture_tab, examples.PICTURES[0]), (self.sound, sound_tab, examples.SOUNDS[0]))
 
     def _actions(self) -> None:
         with gr.Row(elem_classes="cl-actions"):

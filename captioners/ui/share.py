@@ -57,19 +57,16 @@ class View:
                 query[name] = "auto" if value is None else value
         return f"?{urlencode(query)}" if query else ""
 
-    def restore(self, query: Mapping[str, str]) -> list[Any]:
-        """Values for the tabs, picture, sound, source, touched, seed and every control; a part that is no good is left out and told of."""
+    def restore(self, request: gr.Request) -> list[Any]:
+        """Values for the tabs, picture, sound, touched, seed and every control; a part that is no good is left out and told of."""
+        query = dict(request.query_params)
         source = self.inputs.get(query.get("input", ""), examples.PICTURES[0])
         sound = source in examples.SOUNDS
         values = {name: self._read(control, query.get(name)) for name, control in (self.front | self.own).items()}
         seed = query.get("seed", "0")
         touched = tuple(name for name in self.front if name in query)
-        shown = [
-            gr.Tabs(selected="audio") if sound else gr.skip(),
-            gr.skip() if sound or source == examples.PICTURES[0] else source,
-            source if sound and source != examples.SOUNDS[0] else gr.skip(),
-        ]
-        return [*shown, source, touched, int(seed) if seed.isdecimal() else 0, *values.values()]
+        shown = [gr.Tabs(selected="audio"), gr.skip(), source] if sound else [gr.skip(), source, gr.skip()]
+        return [*shown, touched, int(seed) if seed.isdecimal() else 0, *values.values()]
 
     def _read(self, control: Control, text: str | None) -> Any:
         if text is None:
