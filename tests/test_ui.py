@@ -1,7 +1,9 @@
 """What the page draws, from results alone: captions, badges, tables, figures, settings, links; and the studio that keeps results."""
 
+import dataclasses
 import json
 import math
+import zipfile
 from types import SimpleNamespace
 
 import fakes
@@ -11,14 +13,16 @@ from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, NUM_CANDIDATES, SEED,
 from captioners.lab import Lab
 from captioners.media import MediaError
 from captioners.profiles.base import Calibration
-from captioners.types import Alternative, Candidate, Result, Score, SettingsError, Spec, Step, StepToken, TokenTrace
+from captioners.types import Alternative, Candidate, CaptionLabError, Result, Score, SettingsError, Spec, Step, StepToken, TokenTrace
 from captioners.ui import examples, knobs, share
 from captioners.ui.badges import badges_html
+from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files
 from captioners.ui.caption import caption_html
 from captioners.ui.card import body_html, head_html, numbers_html
 from captioners.ui.player import Player
 from captioners.ui.plots import comparison_figure, trace_figure
 from captioners.ui.studio import Studio, unguided
+from captioners.ui.sweep import Swept, spread, sweep_csv, sweep_figure, sweep_json, sweep_table
 from captioners.ui.tables import comparison_table, trace_table
 from captioners.ui.tint import legend, tint
 
@@ -182,7 +186,7 @@ def test_a_fresh_page_and_an_upload_have_no_link_of_their_own():
 
 def test_a_run_leaves_as_json_and_as_one_file(picture):
     made = result()
-    data = json.loads(share.as_json(None, (made, result("a pet")), None))
+    data = json.loads(share.as_json((made, result("a pet")), None))
     assert (data["results"][0]["caption"], data["unguided"][0]["caption"]) == ("a <dog>", "a pet")
     page = share.as_html(picture, [(SPEC, made, result("a pet"))])
     assert "data:image/jpeg;base64," in page
@@ -245,10 +249,60 @@ def test_a_preview_answers_only_from_what_was_decoded_ahead(studio):
 
 def test_settings_that_no_control_allows_are_refused():
     with pytest.raises(SettingsError):
-        knobs.gather(SPEC, {"guidance_scale": 99}, ("guidance_scale",), {}, 0)
+        knobs.gather(SPEC, {}, (), {"temperature": 99}, 0)
 
 
 def test_every_example_is_there_small_and_credited():
     credits = (examples.FOLDER / "CREDITS.md").read_text(encoding="utf-8")
     files = [examples.FOLDER / p for p in (*examples.PICTURES, *examples.SOUNDS)]
     assert all(f.stat().st_size < 200_000 and f"`{f.name}`" in credits for f in files)
+
+
+# ---------------------------------------------------------------------------------------------------- sweep and batch
+
+
+def test_a_sweep_takes_values_that_the_control_allows():
+    assert spread(GUIDANCE_SCALE, 1, 2, 3) == [1.0, 1.5, 2.0]
+    assert spread(NUM_CANDIDATES, 1, 3, 9) == [1, 2, 3]
+    with pytest.raises(SettingsError):
+        spread(GUIDANCE_SCALE, 0, 50, 3)
+    with pytest.raises(CaptionLabError):
+        spread(GUIDANCE_SCALE, 2, 1, 3)
+
+
+def test_a_sweep_marks_where_clipscore_is_best():
+    swept = Swept("one", "guidance_scale", [1.0, 2.0, 3.0], [result("=a", 0.5), result("b", 0.9), result("c", 0.7)])
+    assert swept.turning_point == 1
+    assert "2 ← best CLIPScore" in sweep_table(swept)
+    assert list(sweep_figure(swept).data[0].y) == [0.5, 0.9, 0.7]
+    assert sweep_csv(swept).splitlines()[:2] == ["guidance_scale,caption,clipscore,perplexity,words", "1.0,'=a,0.5,20.0,2.0"]
+    assert len(json.loads(sweep_json(swept))["results"]) == 3
+
+
+def test_a_batch_goes_on_after_a_bad_file_and_looks_into_zips(studio, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no")
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.write(examples.PICTURES[0], "folder/dog.jpg")
+        archive.writestr("folder/.hidden", "x")
+    paths = [str(tmp_path / "broken.png"), str(tmp_path / "more.zip"), examples.SOUNDS[0]]
+    rows = list(caption_files(studio, paths, ["echo", "shout"]))
+    assert [(r.file, r.method) for r in rows] == [
+        ("broken.png", ""), ("folder/dog.jpg", "echo"), ("folder/dog.jpg", "shout"), ("rooster.ogg", "echo")
+    ]  # fmt: skip
+    assert rows[0].error
+    assert len(batch_csv(rows).splitlines()) == 5
+    assert json.loads(batch_jsonl(rows).splitlines()[1])["caption"] == rows[1].result.caption
+    assert "4 captions" in batch_table(rows)
+
+
+def test_what_happens_inside_a_token_is_drawn_when_a_method_tells():
+    entries = [dataclasses.replace(t, steps=[{"a": 1.0, "loss": 2.0}, {"a": 1.0, "loss": 1.0}]) for t in result().trace[:2]]
+    heat = trace_figure(entries).data[-1]
+    assert heat.type == "heatmap"
+    assert [list(row) for row in heat.z] == [[2.0, 2.0], [1.0, 1.0]]
+
+
+def test_a_shared_slider_that_reaches_further_than_a_method_gives_it_its_own_end():
+    narrow = Spec("n", "N", "I.", "https://example.org", ("image",), (GUIDANCE_SCALE.but(low=1), SEED))
+    assert knobs.front_controls([narrow, SPEC])["guidance_scale"].low == 0
+    assert knobs.gather(narrow, {"guidance_scale": 0.2}, ("guidance_scale",), {}, 0)["guidance_scale"] == 1

@@ -16,6 +16,7 @@ from captioners.ui.card import head_html, message_html
 from captioners.ui.panel import Panel
 from captioners.ui.player import SCALE, Player
 from captioners.ui.plots import comparison_figure
+from captioners.ui.saving import save_button
 from captioners.ui.studio import Studio
 from captioners.ui.tables import comparison_table
 from captioners.ui.tint import legend
@@ -65,9 +66,9 @@ class Compare:
                     self.chart = gr.Plot(label="CLIPScore against fluency", show_label=False, container=False, elem_classes="cl-plot")
                     self.table = gr.HTML(elem_classes="cl-all")
                 with gr.Row(elem_classes="cl-downloads"):
-                    self.json = gr.Button("Download JSON", size="sm", elem_id="cl-json")
-                    self.report = gr.Button("Download report", size="sm", elem_id="cl-report")
-                    self.carried = gr.Textbox(visible="hidden", label="what is downloaded")
+                    runs = [c.runs for c in self.cards]
+                    save_button("Download JSON", "caption-lab.json", share.as_json, runs, "cl-json")
+                    save_button("Download report", "caption-lab.html", self._report, [self.source, *runs], "cl-report")
                     self.link = gr.Textbox(visible="hidden", label="link")
         self.asked, self.runs = [c.asked for c in self.cards], [c.runs for c in self.cards]
         self._wire_panel()
@@ -129,8 +130,6 @@ class Compare:
         gr.on([a.change for a in self.asked], view.link, [self.source, *parts], self.link, **QUICK).then(
             None, self.link, None, js=share.WRITE_LINK, **PRIVATE
         )
-        for button, make, script in ((self.json, share.as_json, share.SAVE_JSON), (self.report, self._report, share.SAVE_HTML)):
-            button.click(make, [self.source, *self.runs], self.carried, **PRIVATE).then(None, self.carried, None, js=script, **PRIVATE)
 
     # --------------------------------------------------------------------------------------------------- events
 

@@ -15,10 +15,11 @@ STRONG = {"guidance_scale": 4.0}
 
 
 def front_controls(specs: Sequence[Spec]) -> dict[str, Control]:
-    """The shared controls by name, as the first method that listens declares them."""
+    """The shared controls by name, as the first method that listens declares them, wide enough for all that do."""
     found: dict[str, Control] = {}
-    for spec in specs:
-        found |= {c.name: c for c in spec.controls if c.front and c.name not in found}
+    for control in (c for spec in specs for c in spec.controls if c.front):
+        first = found.get(control.name, control)
+        found[control.name] = first.but(low=min(first.low, control.low), high=max(first.high, control.high))
     return found
 
 
@@ -51,10 +52,16 @@ def gather(
     spec: Spec, front: Mapping[str, Any], touched: Sequence[str], own: Mapping[str, Any], seed: float, forced: Mapping[int, str] = {}
 ) -> Settings:
     """Checked settings of one method. A shared control counts once a visitor has moved it; until then the method's own default does."""
-    values = {name: value for name, value in front.items() if name in touched and spec.listens_to(name)} | dict(own)
+    known = {c.name: c for c in spec.controls}
+    values = {name: _within(known[name], value) for name, value in front.items() if name in touched and name in known} | dict(own)
     if spec.listens_to(SHARED_SEED):
         values[SHARED_SEED] = seed
     return spec.settings(forced=forced, **values)
+
+
+def _within(control: Control, value: Any) -> Any:
+    """A shared slider may reach further than one method goes; that method takes its own end."""
+    return min(max(value, control.low), control.high) if control.kind == "number" else value
 
 
 def presets(front: Mapping[str, Control]) -> dict[str, dict[str, Any]]:

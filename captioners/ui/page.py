@@ -11,8 +11,10 @@ import gradio as gr
 from captioners import registry
 from captioners.media import MAX_BYTES
 from captioners.ui.api import add_endpoints
+from captioners.ui.batch import Batch
 from captioners.ui.compare import Compare
 from captioners.ui.studio import Studio
+from captioners.ui.sweep import Sweep
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 WAITING = 64  # visitors in the queue before new ones are sent away
@@ -30,7 +32,13 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
             '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
             f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]}</p></header>"
         )
-        Compare(studio, specs, page)
+        with gr.Tabs(elem_classes="cl-tabs"):
+            with gr.Tab("Compare"):
+                compare = Compare(studio, specs, page)
+            with gr.Tab("Sweep"):
+                Sweep(studio, specs, compare.source)
+            with gr.Tab("Batch"):
+                Batch(studio, specs)
         add_endpoints(studio, specs)
     return page.queue(max_size=WAITING, default_concurrency_limit=4)
 

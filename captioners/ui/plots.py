@@ -26,7 +26,9 @@ LEAST = 0.25  # nats: smaller differences must not look large
 
 def trace_figure(trace: Sequence[TokenTrace]) -> go.Figure:
     """Per token: log-probabilities with and without the input and guided, above; their difference, below."""
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.62, 0.38], vertical_spacing=0.06)
+    inner = any(t.steps for t in trace)
+    heights = [0.45, 0.25, 0.3] if inner else [0.62, 0.38]
+    figure = make_subplots(rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.06)
     x = [t.position for t in trace]
     for column, (name, colour, dash) in CURVES.items():
         y = [_finite(getattr(t, column)) for t in trace]
@@ -42,12 +44,40 @@ def trace_figure(trace: Sequence[TokenTrace]) -> go.Figure:
         text=[f"<b>{shown(t.token)}</b><br>difference {number(t.cond - t.uncond, '+.2f')}" for t in trace],
         hovertemplate="%{text}<extra></extra>", textposition="none", row=2, col=1,
     )  # fmt: skip
-    figure.update_xaxes(tickvals=x, ticktext=[shown(t.token) for t in trace], tickangle=-60, row=2, col=1)
+    if inner:
+        _add_steps(figure, trace)
+    figure.update_xaxes(tickvals=x, ticktext=[shown(t.token) for t in trace], tickangle=-60, row=len(heights), col=1)
     figure.update_yaxes(title_text="log p", row=1, col=1)
     known = [d for d in difference if d is not None]
     ends = [min([-LEAST, *known]), max([LEAST, *known])]
     figure.update_yaxes(title_text="difference", range=[1.1 * end for end in ends], row=2, col=1)
-    return _dressed(figure, 300)
+    return dressed(figure, 420 if inner else 300)
+
+
+def _add_steps(figure: go.Figure, trace: Sequence[TokenTrace]) -> None:
+    """Step × position: what happened inside each token, along gradient or denoising steps."""
+    name = _series(trace)
+    depth = max(len(t.steps) for t in trace)
+    z = [[_finite(t.steps[i].get(name)) if i < len(t.steps) else None for t in trace] for i in range(depth)]
+    hover = f"%{{x}}, step %{{y}}<br>{escape(name)} %{{z:.3g}}<extra></extra>"
+    bar = {"thickness": 6, "len": 0.3, "y": 0, "yanchor": "bottom"}
+    figure.add_heatmap(
+        x=[t.position for t in trace],
+        y=list(range(1, depth + 1)),
+        z=z,
+        colorscale="Viridis",
+        colorbar=bar,
+        hovertemplate=hover,
+        row=3,
+        col=1,
+    )
+    figure.update_yaxes(title_text=f"{name}, by step", autorange="reversed", row=3, col=1)
+
+
+def _series(trace: Sequence[TokenTrace]) -> str:
+    """The guided log-probability where a method keeps it at every step, else what it names last: its whole loss."""
+    names = list(next(t.steps[0] for t in trace if t.steps))
+    return "guided" if "guided" in names else names[-1]
 
 
 def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
@@ -67,10 +97,11 @@ def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
         )  # fmt: skip
     figure.update_xaxes(title_text="perplexity, logarithmic (← more fluent)", type="log")
     figure.update_yaxes(title_text="CLIPScore (↑ fits better)")
-    return _dressed(figure, 320)
+    return dressed(figure, 320)
 
 
-def _dressed(figure: go.Figure, height: int) -> go.Figure:
+def dressed(figure: go.Figure, height: int) -> go.Figure:
+    """The look that all figures share."""
     figure.update_layout(
         height=height,
         margin={"l": 44, "r": 8, "t": 28, "b": 8},

@@ -25,17 +25,6 @@ STYLE = Path(__file__).resolve().parents[2] / "assets" / "app.css"
 WRITE_LINK = "(link) => { history.replaceState(null, '', link || location.pathname); }"
 
 
-def _save(name: str, kind: str) -> str:
-    return (
-        "(text) => { const link = document.createElement('a');"
-        f" link.href = URL.createObjectURL(new Blob([text], {{type: '{kind}'}})); link.download = '{name}'; link.click();"
-        " setTimeout(() => URL.revokeObjectURL(link.href), 1000); }"
-    )
-
-
-SAVE_JSON, SAVE_HTML = _save("caption-lab.json", "application/json"), _save("caption-lab.html", "text/html")
-
-
 class View:
     """The page's state ↔ a query: `?input=cat&guidance_scale=3&seed=7&cfg.temperature=0.5`. Uploads stay private and are left out."""
 
@@ -78,7 +67,7 @@ class View:
             return control.default
 
 
-def as_json(_source: str | None, *runs: tuple[Result, Result] | None) -> str:
+def as_json(*runs: tuple[Result, Result] | None) -> str:
     """The run as the API would answer it, the unguided captions beside the guided ones."""
     done = [pair for pair in runs if pair]
     return json.dumps({"results": to_json([r[0] for r in done]), "unguided": to_json([r[1] for r in done])}, ensure_ascii=False)

@@ -1,0 +1,39 @@
+"""Text made here becomes a file in the visitor's downloads: the browser writes it, so nothing is left on the server."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gradio as gr
+
+
+def save_button(label: str, name: str, make: Callable[..., str], inputs: Any, elem_id: str) -> gr.Button:
+    """A button that downloads what `make` returns."""
+    carried = gr.Textbox(visible="hidden", label=name)
+    button = gr.Button(label, size="sm", elem_id=elem_id)
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    button.click(make, inputs, carried, **quiet).then(None, carried, None, js=_script(name), **quiet)
+    return button
+
+
+def as_csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as a table that spreadsheets open; text that they would take for a formula is quoted."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerows([head, *([_plain(cell) for cell in row] for row in rows)])
+    return out.getvalue()
+
+
+def _plain(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
+
+
+def _script(name: str) -> str:
+    return (
+        "(text) => { const link = document.createElement('a');"
+        f" link.href = URL.createObjectURL(new Blob([text], {{type: 'text/plain'}})); link.download = '{name}'; link.click();"
+        " setTimeout(() => URL.revokeObjectURL(link.href), 1000); }"
+    )
