@@ -15,6 +15,7 @@ from captioners.media import MediaError
 from captioners.profiles.base import Calibration
 from captioners.types import Alternative, Candidate, CaptionLabError, Result, Score, SettingsError, Spec, Step, StepToken, TokenTrace
 from captioners.ui import examples, knobs, share
+from captioners.ui.about import about_html
 from captioners.ui.badges import badges_html
 from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files
 from captioners.ui.caption import caption_html
@@ -25,6 +26,7 @@ from captioners.ui.studio import Studio, unguided
 from captioners.ui.sweep import Swept, spread, sweep_csv, sweep_figure, sweep_json, sweep_table
 from captioners.ui.tables import comparison_table, trace_table
 from captioners.ui.tint import legend, tint
+from captioners.ui.vote import judged, tally_html, unmasked
 
 ALPHA = number("alpha", "Exponent", "Weight.", None, 0, 5, 0.1, optional=True)
 SPEC = Spec("one", "Method <One>", "An idea.", "https://example.org", ("image",), (GUIDANCE_SCALE, LM_WEIGHT, ALPHA, TEMPERATURE, SEED))
@@ -306,3 +308,27 @@ def test_a_shared_slider_that_reaches_further_than_a_method_gives_it_its_own_end
     narrow = Spec("n", "N", "I.", "https://example.org", ("image",), (GUIDANCE_SCALE.but(low=1), SEED))
     assert knobs.front_controls([narrow, SPEC])["guidance_scale"].low == 0
     assert knobs.gather(narrow, {"guidance_scale": 0.2}, ("guidance_scale",), {}, 0)["guidance_scale"] == 1
+
+
+# ---------------------------------------------------------------------------------------------------- vote and about
+
+
+def test_a_vote_is_unmasked_and_set_beside_the_judges():
+    verdict = judged(result(clip=1.2), result(clip=1.0))
+    assert verdict == {"specific": "guided", "fluent": "neither"}
+    assert [unmasked(a, "B") for a in ("A", "B", "no difference")] == ["unguided", "guided", "neither"]
+    votes = [
+        {"method": "one", "specific": s, "fluent": "guided", "judge_specific": "guided", "judge_fluent": "neither"}
+        for s in ("guided", "neither")
+    ]
+    html = tally_html(votes)
+    assert "1 / 2" in html
+    assert "1 of 2" in html
+    assert "0 of 2" in html
+
+
+def test_about_speaks_of_every_method_in_its_own_words(studio):
+    html = about_html([fakes.Echo.spec], "embedded")
+    assert "Echo" in html
+    assert "Small stand-ins" in html
+    assert "CC BY 4.0" in html

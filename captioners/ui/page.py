@@ -10,11 +10,13 @@ import gradio as gr
 
 from captioners import registry
 from captioners.media import MAX_BYTES
+from captioners.ui.about import about_html
 from captioners.ui.api import add_endpoints
 from captioners.ui.batch import Batch
 from captioners.ui.compare import Compare
 from captioners.ui.studio import Studio
 from captioners.ui.sweep import Sweep
+from captioners.ui.vote import BlindVote
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 WAITING = 64  # visitors in the queue before new ones are sent away
@@ -32,6 +34,7 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
             '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
             f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]}</p></header>"
         )
+        votes = gr.BrowserState([], storage_key="caption-lab-votes", secret="caption-lab")
         with gr.Tabs(elem_classes="cl-tabs"):
             with gr.Tab("Compare"):
                 compare = Compare(studio, specs, page)
@@ -39,6 +42,10 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
                 Sweep(studio, specs, compare.source)
             with gr.Tab("Batch"):
                 Batch(studio, specs)
+            with gr.Tab("Blind vote") as voting:
+                BlindVote(studio, specs, votes, voting)
+            with gr.Tab("About"):
+                gr.HTML(about_html(specs, profile))
         add_endpoints(studio, specs)
     return page.queue(max_size=WAITING, default_concurrency_limit=4)
 

@@ -1,4 +1,4 @@
-"""Sweep and Batch as a visitor uses them."""
+"""Sweep, Batch, Blind vote and About as a visitor uses them."""
 
 from captioners.ui import examples
 
@@ -29,3 +29,26 @@ def test_a_batch_has_a_row_for_every_file_and_is_downloaded(visit, tmp_path):
     text = download.value.path().read_text(encoding="utf-8")
     assert len(text.splitlines()) == 3
     assert "not a picture or a sound" in text
+
+
+def test_a_blind_vote_is_counted_and_kept_by_the_browser(visit):
+    page = visit()
+    page.get_by_role("tab", name="Blind vote").click()
+    page.click("#cl-next")
+    page.locator("#cl-vote:not([disabled])").wait_for()
+    assert "was guided" not in page.content()
+    page.locator("#cl-vote-specific").get_by_label("A", exact=True).check()
+    page.locator("#cl-vote-fluent").get_by_label("no difference").check()
+    page.click("#cl-vote")
+    page.get_by_text("was guided, by Typist").wait_for()
+    page.get_by_text("1 votes").wait_for()
+    page.reload()
+    page.get_by_role("tab", name="Blind vote").click()
+    page.get_by_text("1 votes").wait_for()
+
+
+def test_about_names_the_methods(visit):
+    page = visit()
+    page.get_by_role("tab", name="About").click()
+    page.get_by_role("heading", name="How to read the page").wait_for()
+    assert page.get_by_role("heading", name="Typist").last.is_visible()
