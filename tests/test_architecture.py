@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
     "bench": {"profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types"},
-    "training": {"media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
+    "training": {"guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {"controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},
     "__init__": {"lab", "media", "registry", "types"},
     "__main__": {"cli"},
