@@ -32,7 +32,7 @@ ROLES = {
 }
 MAX_TOKENS = 28  # of a caption in training; 99 % are shorter
 PRETRAIN = {"epochs": 3, "lr": 1e-3, "batch": 256}
-SOUND_PAIRS = {"epochs": 5, "lr": 5e-4, "batch": 128}
+SOUND_PAIRS = {"epochs": 3, "lr": 5e-4, "batch": 128}
 CLASSES = list(SOUND_CLASSES)
 PAIRS = {"epochs": 12, "lr": 6e-4, "batch": 256, "captions": 2, "paraphrases": 0.3}
 
