@@ -284,10 +284,10 @@ def test_a_caption_ends_within_max_tokens(cfg, media, most):
 
 
 def ends(control) -> list:
-    """Both ends of a control's range, and its default."""
+    """Both ends of a control's range, and `auto` where it may decide by itself."""
     match control.kind:
         case "number":
-            return list(dict.fromkeys([control.low, control.high, control.default]))
+            return [control.low, control.high] + [None] * control.optional
         case "choice":
             return list(control.choices)
         case "switch":
