@@ -1,7 +1,6 @@
 """The running app as programs see it: its two endpoints through gradio_client, and what it hides."""
 
 import fakes
-import gradio as gr
 import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
@@ -69,8 +68,14 @@ def test_a_broken_file_is_an_error_with_its_sentence(client, tmp_path):
         client.predict(handle_file(broken), api_name="/compare")
 
 
+def test_no_control_has_a_name_that_clients_take_for_a_file():
+    """gradio_client downloads every {"path": …} in an answer, and a Result carries its settings by name."""
+    from captioners import registry
+
+    assert "path" not in {c.name for spec in registry.available() for c in spec.controls}
+
+
 def test_analytics_are_off_and_the_queue_is_bounded():
-    fakes_page = build(Studio(lambda: Lab(fakes.profile())))
-    assert fakes_page.analytics_enabled is False
-    assert fakes_page._queue.max_size
-    assert isinstance(fakes_page, gr.Blocks)
+    page = build(Studio(lambda: Lab(fakes.profile())))
+    assert page.analytics_enabled is False
+    assert page._queue.max_size

@@ -46,7 +46,14 @@ def trace_figure(trace: Sequence[TokenTrace]) -> go.Figure:
     )  # fmt: skip
     if inner:
         _add_steps(figure, trace)
-    figure.update_xaxes(tickvals=x, ticktext=[shown(t.token) for t in trace], tickangle=-60, row=len(heights), col=1)
+    figure.update_xaxes(
+        tickvals=x,
+        ticktext=[shown(t.token) for t in trace],
+        tickangle=-60,
+        tickfont={"size": 11 if len(x) < 16 else 8},
+        row=len(heights),
+        col=1,
+    )
     figure.update_yaxes(title_text="log p", row=1, col=1)
     known = [d for d in difference if d is not None]
     ends = [min([-LEAST, *known]), max([LEAST, *known])]
@@ -71,13 +78,13 @@ def _add_steps(figure: go.Figure, trace: Sequence[TokenTrace]) -> None:
         row=3,
         col=1,
     )
-    figure.update_yaxes(title_text=f"{name}, by step", autorange="reversed", row=3, col=1)
+    figure.update_yaxes(title_text=f"{name}, by step", autorange="reversed", dtick=max(1, depth // 5), row=3, col=1)
 
 
 def _series(trace: Sequence[TokenTrace]) -> str:
-    """The guided log-probability where a method keeps it at every step, else what it names last: its whole loss."""
+    """The guided log-probability where a method keeps it at every step, or its loss, or what it names first."""
     names = list(next(t.steps[0] for t in trace if t.steps))
-    return "guided" if "guided" in names else names[-1]
+    return next((name for name in ("guided", "loss") if name in names), names[0])
 
 
 def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:

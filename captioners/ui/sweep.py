@@ -18,7 +18,11 @@ from captioners.ui.saving import as_csv, save_button
 from captioners.ui.studio import Studio
 
 MOST = 21
-SCORES = (("clipscore", "CLIPScore", ORANGE), ("perplexity", "perplexity", PURPLE), ("words", "words", GREEN))
+SCORES = (  # name, label, colour, format
+    ("clipscore", "CLIPScore", ORANGE, ".2f"),
+    ("perplexity", "perplexity", PURPLE, ",.1f"),
+    ("words", "words", GREEN, ".0f"),
+)
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 
 
@@ -59,7 +63,7 @@ def spread(control: Control, low: float, high: float, count: int) -> list[float]
 def sweep_figure(swept: Swept) -> go.Figure:
     """Each score along the values, the turning point as a line through all."""
     figure = make_subplots(rows=len(SCORES), cols=1, shared_xaxes=True, vertical_spacing=0.05)
-    for row, (name, label, colour) in enumerate(SCORES, 1):
+    for row, (name, label, colour, _) in enumerate(SCORES, 1):
         text = [escape(r.caption) for r in swept.results]
         figure.add_scatter(
             x=swept.values, y=swept.scores(name), name=label, mode="lines+markers", line={"color": colour},
@@ -78,11 +82,11 @@ def sweep_table(swept: Swept) -> str:
         [
             f"{value:g}{' ← best CLIPScore' if i == swept.turning_point else ''}",
             escape(r.caption),
-            *(number(swept.scores(name)[i]) for name, *_ in SCORES),
+            *(number(swept.scores(name)[i], form) for name, _, _, form in SCORES),
         ]
         for i, (value, r) in enumerate(zip(swept.values, swept.results, strict=True))
     ]
-    return table(f"{swept.method} over {swept.control}", [swept.control, "caption", *(label for _, label, _ in SCORES)], rows)
+    return table(f"{swept.method} over {swept.control}", [swept.control, "caption", *(label for _, label, *_ in SCORES)], rows)
 
 
 def sweep_csv(swept: Swept | None) -> str:
