@@ -332,3 +332,11 @@ def test_about_speaks_of_every_method_in_its_own_words(studio):
     assert "Echo" in html
     assert "Small stand-ins" in html
     assert "CC BY 4.0" in html
+
+
+def test_the_figure_that_plotly_does_not_check_would_pass_its_check():
+    import plotly.graph_objects as go
+
+    entries = [dataclasses.replace(t, steps=[{"loss": 2.0}]) for t in result().trace]
+    for trace_ in (result().trace, entries):
+        go.Figure(json.loads(trace_figure(trace_).to_json()))
