@@ -68,14 +68,28 @@ def test_a_broken_file_is_an_error_with_its_sentence(client, tmp_path):
         client.predict(handle_file(broken), api_name="/compare")
 
 
-def test_no_control_has_a_name_that_clients_take_for_a_file():
-    """gradio_client downloads every {"path": …} in an answer, and a Result carries its settings by name."""
-    from captioners import registry
-
-    assert "path" not in {c.name for spec in registry.available() for c in spec.controls}
-
-
 def test_analytics_are_off_and_the_queue_is_bounded():
     page = build(Studio(lambda: Lab(fakes.profile())))
     assert page.analytics_enabled is False
     assert page._queue.max_size
+
+
+def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch):
+    import app
+
+    calls = []
+    monkeypatch.setattr(app, "build", lambda studio, profile, device: calls.append((profile, device)) or Page())
+    monkeypatch.setattr(app.Studio, "warm_up", lambda self, path: calls.append(path))
+
+    class Page:
+        def launch(self, **options):
+            calls.append((options["server_name"], options["server_port"], options["max_file_size"] > 0))
+
+        def block_thread(self):
+            calls.append("blocked")
+
+    app.main(["--host", "0.0.0.0", "--port", "7000", "--device", "cpu"])
+    assert calls[:2] == [("embedded", "cpu"), ("0.0.0.0", 7000, True)]
+    assert {examples.PICTURES[0], "blocked"} <= set(calls[2:])
+    with pytest.raises(SystemExit):
+        app.main(["--profile", "nothing"])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import fakes
 import pytest
 
+from captioners import registry
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, NUM_CANDIDATES, SEED, TEMPERATURE, number
 from captioners.lab import Lab
 from captioners.media import MediaError
@@ -340,3 +341,8 @@ def test_the_figure_that_plotly_does_not_check_would_pass_its_check():
     entries = [dataclasses.replace(t, steps=[{"loss": 2.0}]) for t in result().trace]
     for trace_ in (result().trace, entries):
         go.Figure(json.loads(trace_figure(trace_).to_json()))
+
+
+def test_no_control_has_a_name_that_clients_take_for_a_file():
+    """gradio_client downloads every {"path": …} in an answer, and a Result carries its settings by name: call it something else."""
+    assert "path" not in {c.name for spec in registry.available() for c in spec.controls}
