@@ -15,5 +15,7 @@
       const file = button.querySelector("img")?.src ?? button.innerText;
       button.setAttribute("aria-label", "example: " + file.split("/").pop().split(".")[0].trim());
     }
+    // … and says "Empty value" on a plain div, which has no role to carry a label.
+    for (const empty of document.querySelectorAll(".empty[aria-label]:not([role])")) empty.setAttribute("role", "img");
   }).observe(document.body, { childList: true, subtree: true });
 }

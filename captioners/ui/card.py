@@ -37,8 +37,8 @@ def body_html(spec: Spec, guided: Step, plain: Step, calibration: Calibration | 
     same = " (the same)" if result and before and result.caption == before.caption else ""
     return (
         f'<div class="cl-body" data-done="{"yes" if result else "no"}">'
-        f'<div class="cl-caption">{caption_html(spec.id, guided)}</div>'
-        f'<p class="cl-plain"><span>unguided{same}</span> {words}</p>'
+        f'<div class="cl-caption" tabindex="0">{caption_html(spec.id, guided)}</div>'
+        f'<p class="cl-plain" tabindex="0"><span>unguided{same}</span> {words}</p>'
         f'<div class="cl-badges">{badges}</div>'
         f'<p class="cl-used">{progress}</p></div>'
     )
