@@ -58,7 +58,7 @@ def imported(*files: Path) -> set[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names.add(node.module.split(".")[0])
     owners = packages_distributions()
-    ours = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"captioners"}
+    ours = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"app", "captioners"}
     third_party = names - set(sys.stdlib_module_names) - ours
     return {normal(owner) for name in third_party for owner in owners.get(name, [name])}
 
