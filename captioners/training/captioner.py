@@ -28,7 +28,7 @@ from captioners.training.loop import fit
 from captioners.training.sound_pairs import sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 
-EPOCHS, BATCH, LR = 6, 64, 1e-3
+EPOCHS, BATCH, LR = 7, 64, 1e-3
 DROP_CONDITION = 0.2  # share of examples whose condition is removed (the paper: 0.5, with far more data)
 SMOOTHING = 0.1
 MAX_TOKENS = 26
