@@ -1,4 +1,4 @@
-"""Caption Lab in the browser: python app.py [--profile embedded|hub] [--host H] [--port P] [--device auto|cpu|cuda|mps]"""
+"""Caption Lab in the browser: python app.py [--profile embedded] [--host H] [--port P] [--device auto|cpu|cuda|mps]"""
 
 from __future__ import annotations
 

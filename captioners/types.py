@@ -129,6 +129,11 @@ class Control:
     front: bool = False  # shown in front, shared by all methods that listen to it
     optional: bool = False  # None is allowed and means "decided by the method"
 
+    def __post_init__(self) -> None:
+        for name, unbounded in (("low", -math.inf), ("high", math.inf)):
+            if math.isnan(getattr(self, name)):  # JSON has no infinity
+                object.__setattr__(self, name, unbounded)
+
     def but(self, **changes: Any) -> Control:
         """A copy with some fields changed: a method's own default or help."""
         return dataclasses.replace(self, **changes)
@@ -166,7 +171,7 @@ class Control:
             return None
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         if not (math.isfinite(number) and self.low <= number <= self.high):
             return None
@@ -227,8 +232,8 @@ class Settings(Mapping[str, Any]):
 
 def _position(value: Any) -> int:
     try:
-        position = int(value)
-    except (TypeError, ValueError):
+        position = int(value) if float(value).is_integer() else -1
+    except (TypeError, ValueError, OverflowError):
         position = -1
     if position < 0:
         raise SettingsError(f"forced position {value!r} is not possible: give a whole number from 0, counted in tokens.")
@@ -236,7 +241,7 @@ def _position(value: Any) -> int:
 
 
 def _token(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not (value.strip() or value == " "):  # a lone space is a piece too: it begins a number
         raise SettingsError(f"forced token {value!r} is not possible: give a word or a piece of one.")
     return value
 

@@ -6,6 +6,7 @@ One decoder gives p(x|y) and, with its condition removed, p(x). At every token s
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ CONTROLS = (
     number(
         "beta", "Exponent β", "Weight of the unconditional log-probability, taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True
     ),
-    text("lm_prompt", "LM prompt", "Captions that the language model reads first, separated by |; empty for none."),
+    text("lm_prompt", "LM prompt", "Captions that the language model reads first, separated by |; the last that fit count."),
     TEMPERATURE,
     number("no_repeat", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
     MAX_TOKENS,
@@ -224,9 +225,10 @@ class PromptedLM:
         prompts = []
         for i in self.index.tolist():
             start = players.start_token(media[rows[i].item].kind)
-            captions = [c for c in settings[rows[i].item]["lm_prompt"].split("|") if c.strip()]
-            prompt = [t for c in captions for t in (start, *tokenizer.encode(c), tokenizer.eos)]
-            prompts.append([*prompt[-64:], start])
+            captions = [[start, *tokenizer.encode(c), tokenizer.eos] for c in settings[rows[i].item]["lm_prompt"].split("|") if c.strip()]
+            while sum(map(len, captions)) + 1 + rows[i].max_tokens > self.lm.config.context:  # the first ones do not fit
+                captions = captions[1:]
+            prompts.append([*itertools.chain(*captions), start])
         longest = max(map(len, prompts))
         self.ids = torch.tensor([[tokenizer.pad] * (longest - len(p)) + p for p in prompts], device=self.device)
         self.mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts], device=self.device)

@@ -95,11 +95,11 @@ def _lite0(in_chans: int) -> nn.Module:
 
 
 def image_pixels(image: Tensor) -> Tensor:
-    """(h, w, 3) uint8 → (3, 224, 224) in [0, 1]: short side to 224, centre crop."""
-    x = image.permute(2, 0, 1)[None].float() / 255
-    h, w = x.shape[-2:]
-    scale = IMAGE_SIZE / min(h, w)
-    size = (max(IMAGE_SIZE, round(h * scale)), max(IMAGE_SIZE, round(w * scale)))
-    x = F.interpolate(x, size=size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
-    top, left = (size[0] - IMAGE_SIZE) // 2, (size[1] - IMAGE_SIZE) // 2
-    return x[0, :, top : top + IMAGE_SIZE, left : left + IMAGE_SIZE]
+    """(h, w, 3) uint8 → (3, 224, 224) in [0, 1]: the square in the middle, scaled."""
+    h, w = image.shape[:2]
+    side = min(h, w)
+    top, left = (h - side) // 2, (w - side) // 2
+    x = image[top : top + side, left : left + side].permute(2, 0, 1)[None].float() / 255
+    if side != IMAGE_SIZE:
+        x = F.interpolate(x, size=(IMAGE_SIZE, IMAGE_SIZE), mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+    return x[0]

@@ -14,7 +14,7 @@ from captioners.types import CaptionLabError, Media, Modality
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROFILES = ("embedded", "hub")
+PROFILES = ("embedded",)
 
 
 class ProfileError(CaptionLabError):
@@ -73,7 +73,7 @@ class Profile:
     """One source of weights."""
 
     name: str
-    players: object  # embedded.Players or hub.Players
+    players: object  # what methods are handed: see embedded.Players
     judges: Judges
 
 

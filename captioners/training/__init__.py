@@ -55,6 +55,9 @@ PARTS: dict[str, str] = {
 
 def train(name: str, job: Job) -> dict[str, Any]:
     """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
+    import torch
+
+    torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
     metrics = import_module(f"captioners.training.{PARTS[name]}").train(name, job)
     path = job.out / f"{name}.metrics.json"
     path.write_text(json.dumps(metrics, indent=1) + "\n")

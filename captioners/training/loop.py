@@ -105,6 +105,8 @@ def fit(
 
     module = average.module
     module.load_state_dict(best["state"])
+    if start == epochs:  # finished before, and now asked for its weights in another folder
+        save(module)
     report = {**best["metrics"], "best_epoch": best["epoch"], "epochs": epochs, "minutes": spent / 60, "seed": job.seed}
     report |= {"parameters": sum(p.numel() for p in module.parameters()), "history": history}
     return module.eval(), report
