@@ -9,7 +9,7 @@ from threading import Thread
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 from captioners.lab import Lab
-from captioners.profiles.base import PROFILES
+from captioners.profiles.base import PROFILES, ProfileError, pick_device
 from captioners.ui import examples
 from captioners.ui.page import build, launch_options
 from captioners.ui.studio import Studio
@@ -23,8 +23,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=None, help="default: the first free one from 7860")
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
     args = parser.parse_args(argv)
-    studio = Studio(lambda: Lab(args.profile, args.device))
-    page = build(studio, args.profile, args.device)
+    try:
+        device = pick_device(args.device)
+    except ProfileError as error:
+        parser.error(str(error))
+    studio = Studio(lambda: Lab(args.profile, device))
+    page = build(studio, args.profile, device)
     page.launch(server_name=args.host, server_port=args.port, prevent_thread_lock=True, **launch_options())
     Thread(target=studio.warm_up, args=(examples.PICTURES[0],), daemon=True).start()
     page.block_thread()

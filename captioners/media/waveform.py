@@ -59,7 +59,7 @@ def to_media_rate(clip: Clip) -> Clip:
     peak = float(np.abs(samples).max())
     if peak > 1:
         samples = samples / np.float32(peak)
-    if peak > 1.001:  # less is the rounding of a lossy codec
+    if peak > 1.05:  # less is what a lossy codec adds to a loud recording
         notes = (*notes, f"The sound goes beyond full scale (its peak is {peak:.3g}): it was scaled down.")
     if rate != AUDIO_RATE:
         samples = np.clip(_resample(samples, rate)[: MAX_SECONDS * AUDIO_RATE], -1, 1)
