@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 
 PAD, BOS, EOS, MASK, UNK = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
+OWN = {"image": "flickr8k", "audio": "esc50"}  # the corpus of each modality's own pairs
 DOMAINS = ("flickr8k", "multi30k", "coco", "audiocaps", "clotho", "esc50")
 SPECIALS = (PAD, BOS, EOS, MASK, UNK, *(f"<{d}>" for d in DOMAINS))
 
@@ -46,6 +47,10 @@ class CaptionTokenizer:
         trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(SPECIALS), min_frequency=3, show_progress=False)
         tokenizer.train_from_iterator((clean(t) for t in texts), trainer)
         return cls(tokenizer)
+
+    def start(self, kind: str) -> int:
+        """The start token of captions of a modality: the tag of its own pairs."""
+        return self.tags[OWN[kind]]
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()

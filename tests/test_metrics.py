@@ -3,11 +3,11 @@
 import math
 import subprocess
 import sys
-import zlib
 
 import numpy as np
 import pytest
 import torch
+from fakes import HashMatcher, unit
 from pycocoevalcap.cider.cider import Cider
 
 from captioners.metrics.base import Rows, measure
@@ -24,21 +24,6 @@ SETS = [
 ]
 CAPTIONS = ["a dog runs in the grass", "two kids play", "a man on a bicycle", "a dog"]
 IDS = ["dog", "kids", "man", "boat"]
-
-
-def unit(text: str) -> torch.Tensor:
-    """A deterministic direction for a text."""
-    vector = torch.randn(8, generator=torch.Generator().manual_seed(zlib.crc32(text.encode())))
-    return vector / vector.norm()
-
-
-class HashMatcher:
-    name = "hash-8"
-    prompt = "A photo depicts "
-    calibration = None
-
-    def embed_text(self, texts):
-        return torch.stack([unit(t) for t in texts])
 
 
 class FixedJudge:

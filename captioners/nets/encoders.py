@@ -30,9 +30,6 @@ class Features:
     grid: Tensor  # (b, cells, c)
     pooled: Tensor  # (b, c), the mean over cells
 
-    def __getitem__(self, rows) -> Features:
-        return Features(self.grid[rows], self.pooled[rows])
-
 
 class ImageEncoder(nn.Module):
     """Pixels (b, 3, 224, 224) in [0, 1] → a 7 × 7 grid."""

@@ -22,7 +22,6 @@ from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
-TAGS: dict[Modality, str] = {"image": "flickr8k", "audio": "esc50"}  # the start token of each modality's own captions
 REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
 
 
@@ -176,7 +175,7 @@ class Players:
 
     def start_token(self, kind: Modality) -> int:
         """The domain tag that captions of this modality begin with."""
-        return self.tokenizer.tags[TAGS[kind]]
+        return self.tokenizer.start(kind)
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """The encoder's word on each."""

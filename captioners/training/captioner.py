@@ -33,7 +33,6 @@ DROP_CONDITION = 0.2  # share of examples whose condition is removed (the paper:
 SMOOTHING = 0.1
 MAX_TOKENS = 26
 SOUNDS_PER_EPOCH = 4000  # beside the 30,000 picture captions
-TAGS = {"image": "flickr8k", "audio": "esc50"}  # the start token of each modality's own pairs
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         shown = [("image", row, i) for i, some in enumerate(rows) for row in some]
         heard = [("audio", tokenizer.encode(sounds.caption(i, rng)), i) for i in rng.choices(range(len(sounds.grids)), k=SOUNDS_PER_EPOCH)]
         for kind, some in _bucketed(shown, heard, rng)[:steps]:
-            tag = tokenizer.tags[TAGS[kind]]
+            tag = tokenizer.start(kind)
             ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for _, row, _ in some])
             where = torch.tensor([i for _, _, i in some])
             grids = features["train"][torch.tensor([rng.randrange(views) for _ in some]), where] if kind == "image" else sounds.grids[where]
@@ -102,7 +101,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         heard = greedy(model, tokenizer, "audio", sounds.dev_grids.float())
         right = [named(c[0], text) for c, text in zip(sounds.dev_heard, heard, strict=True)]
         (score,) = cider(Rows([p.path.name for p in pictures["dev"][dev]], shown, references))
-        apart = first_token_kl(model, tokenizer.tags[TAGS["image"]], features["dev"][0][dev].float())
+        apart = first_token_kl(model, tokenizer.start("image"), features["dev"][0][dev].float())
         return {
             "first_token_kl": apart,
             "cider": score.mean,
@@ -143,7 +142,7 @@ def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids:
     texts = []
     for chunk in grids.to(model.null.device).split(125):
         condition = model.condition({kind: chunk}, torch.arange(len(chunk), device=chunk.device))
-        ids = torch.full((len(chunk), 1), tokenizer.tags[TAGS[kind]], device=chunk.device)
+        ids = torch.full((len(chunk), 1), tokenizer.start(kind), device=chunk.device)
         past, rows = None, []
         for _ in range(MAX_TOKENS):
             logits, past = model(ids, condition, past)

@@ -18,11 +18,9 @@ the first with the second: turn it up until captions break. The judges that give
 MODELS = {
     "embedded": """<h2>What the models know</h2>
 <p>The embedded models are small, a few million parameters each, and have seen a small world: six thousand photographs, mostly of people and
-dogs outdoors, and fifty kinds of everyday sound. A cat is likely to be called a dog, food, text, drawings and music are guessed at, and
-numbers and names are not to be trusted. All methods share encoder, vocabulary and training data, so that differences between cards are
-differences between the ways of guiding.</p>""",
-    "hub": """<h2>What the models know</h2>
-<p>Pretrained models from the Hugging Face Hub; their cards on the Hub say what they were trained on and where they fail.</p>""",
+dogs outdoors, fifty kinds of everyday sound, plain voices and some music. A cat is likely to be called something else, food, text and
+drawings are guessed at, and numbers and names are not to be trusted. All methods share encoder, vocabulary and training data, so that
+differences between cards are differences between the ways of guiding.</p>""",
 }
 
 DATA = (
