@@ -91,6 +91,7 @@ def build_parser() -> Parser:
     sweep.add_argument("--over", action="append", required=True, metavar="NAME=V1,V2,…", help="may be repeated: all combinations are run")
 
     bench = command("bench", bench_command, "Measure our speed against what one would do instead.")
+    bench.add_argument("--only", nargs="+", metavar="NAME", help="only these contests (default: all)")
     bench.add_argument("--json", metavar="OUT", help="write the figures to this file")
 
     train = command("train", train_command, "Train one part of the embedded profile.")
@@ -174,10 +175,7 @@ def measure_command(args: argparse.Namespace, over: list[str], captions_file: st
     from captioners.lab import Lab, choose_methods
     from captioners.metrics.report import html_page, text_table, write_csv
 
-    outputs = {kind: Path(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
-    for path in outputs.values():
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise CaptionLabError(f"{path} cannot be written: give a file in a folder that is there.")
+    outputs = {kind: writable(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
     items = read_dataset(args.dir, args.split, args.limit)
     specs = [] if captions_file else choose_methods(items[0].kind, args.method)
     points = [settings_for(specs, [*with_seed(args), *point]) for point in grid(over)]
@@ -204,6 +202,14 @@ def measure_command(args: argparse.Namespace, over: list[str], captions_file: st
     print(text_table(report))
 
 
+def writable(name: str) -> Path:
+    """Refuses an output that could not be written, before the work begins."""
+    path = Path(name)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise CaptionLabError(f"{path} cannot be written: give a file in a folder that is there.")
+    return path
+
+
 def grid(over: Sequence[str]) -> list[list[str]]:
     """`NAME=V1,V2` … → every combination as a list of `NAME=VALUE`; nothing gives one empty combination."""
     axes = []
@@ -216,16 +222,22 @@ def grid(over: Sequence[str]) -> list[list[str]]:
 
 
 def bench_command(args: argparse.Namespace) -> None:
-    """Ratios, one line each."""
-    from captioners.bench import bench
+    """Ratios, one paragraph each; a contest that cannot be run says why."""
+    from captioners.bench.core import bench
     from captioners.lab import Lab
 
-    def show(row: dict[str, Any]) -> None:
-        verdict = "faster" if row["ratio"] >= 1 else "slower"
-        print(f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f})\n  {row['says']}", flush=True)
-        print(f"  {row['ours']:.4g} against {row['peer']:.4g} {row['unit']}", flush=True)
+    if args.json:
+        writable(args.json)
 
-    report = bench(Lab(args.profile, args.device, args.models).profile, progress=show)
+    def show(row: dict[str, Any]) -> None:
+        if "reason" in row:
+            return print(f"{row['name']}: skipped. {row['reason']}", flush=True)
+        verdict = "faster" if row["ratio"] >= 1 else "slower"
+        memory = ", ".join(f"{side} {mb:.0f} MB" for side, mb in row["memory"].items() if mb is not None) or "not told by this system"
+        print(f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f} over {row['repeats']})\n  {row['says']}")
+        return print(f"  {row['ours']:.4g} against {row['peer']:.4g} {row['unit']}; peak memory: {memory}", flush=True)
+
+    report = bench(Lab(args.profile, args.device, args.models).profile, args.only, progress=show)
     if args.json:
         Path(args.json).write_text(json.dumps(report) + "\n", encoding="utf-8")
 
