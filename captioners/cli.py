@@ -103,6 +103,7 @@ def build_parser() -> Parser:
     )
     train.add_argument("--seed", type=int, default=0, metavar="N")
     train.add_argument("--epochs", type=float, metavar="N", help="instead of the part's own number")
+    train.add_argument("--from", dest="start", type=Path, metavar="DIR", help="go on from the weights in this folder")
     train.add_argument("--final", action="store_true", help="audio parts: train on the development fold too")
     return parser
 
@@ -252,7 +253,7 @@ def train_command(args: argparse.Namespace) -> None:
         raise CaptionLabError(f"There is no folder {args.data}: give the folder with the training data.")
     for folder in (args.out, args.cache):
         folder.mkdir(parents=True, exist_ok=True)
-    job = Job(args.data, args.out, args.cache, args.seed, args.epochs, args.device, args.final)
+    job = Job(args.data, args.out, args.cache, args.seed, args.epochs, args.device, args.final, args.start)
     print(json.dumps(to_json(train(args.part, job)), indent=1))
 
 

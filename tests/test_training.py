@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
+from captioners.profiles.store import save_part
 from captioners.sound_classes import MUSIC, SOUND_CLASSES, VOICES
 from captioners.training import PARTS, Job, corpus
 from captioners.training.captioner import warm_start
@@ -134,6 +136,16 @@ def test_the_learning_rate_rises_and_falls():
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
     assert all(a >= b for a, b in itertools.pairwise(rates[3:]))
     assert rates[-1] == pytest.approx(0.02)
+
+
+def test_a_training_can_go_on_from_given_weights(job, tmp_path):
+    save_part(tmp_path / "old", "toy", network(5), {})
+    model, _ = fit(
+        replace(job, start=tmp_path / "old"), "toy", network(0), batches, STEPS, squared_error, on_held_out, 1, 1e-9, "-error", ema=0.0
+    )
+    for name, value in network(5).state_dict().items():
+        if "running" not in name and "tracked" not in name:
+            assert torch.allclose(model.state_dict()[name], value, atol=1e-3), name
 
 
 def test_a_finished_run_still_writes_its_weights(job):

@@ -74,14 +74,14 @@ def cider(rows: Rows) -> list[MetricResult]:
     first = {name: row for row, name in reversed(list(enumerate(rows.ids)))}
     if len(first) < 2:
         return []
-    scorer = _Cider(list(first.values()))
+    scorer = CiderD(list(first.values()))
     for caption, references in zip(rows.captions, rows.references, strict=True):
         scorer += (plain(caption), [plain(r) for r in references])
     scorer.compute_doc_freq()
     return [mean_of("cider", scorer.compute_cider(), rows)]
 
 
-class _Cider(CiderScorer):
+class CiderD(CiderScorer):
     """pycocoevalcap counts rows as documents; here a picture that stands in several rows is one document."""
 
     def __init__(self, documents: list[int]):

@@ -23,7 +23,7 @@ class CausalLMConfig:
     layers: int = 4
     heads: int = 4
     max_tokens: int = 128
-    context: int = 64  # how many positions training reached; what stands beyond is not to be trusted
+    context: int = 128  # how many positions training reached; what stands beyond is not to be trusted
     dropout: float = 0.1
 
 

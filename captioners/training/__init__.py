@@ -26,6 +26,7 @@ class Job:
     epochs: float | None = None  # overrides the part's own number
     device: str = "auto"
     final: bool = False  # audio parts: train on the development fold too, for shipping
+    start: Path | None = None  # a folder with this part's weights to go on from, instead of new ones
     quiet: bool = False
 
     def find(self, name: str) -> Path:

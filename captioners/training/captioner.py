@@ -1,6 +1,7 @@
 """Part `cfg`: the small CoCa decoder of method 1, for pictures and sound, with its condition removed now and then.
 
-It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first step.
+It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first step,
+and ends with a few self-critical rounds (`self_critical.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.profiles.store import load_into, read_config, save_part
 from captioners.sound_classes import named
 from captioners.text import CaptionTokenizer
-from captioners.training import Job, corpus
+from captioners.training import Job, corpus, self_critical
 from captioners.training.features import image_features
 from captioners.training.loop import fit
-from captioners.training.sound_pairs import sound_pairs
+from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 
 EPOCHS, BATCH, LR = 7, 64, 1e-3
@@ -57,63 +58,90 @@ def warm_start(decoder: CaptionDecoder, lm: CausalLM) -> None:
             nn.init.zeros_(mine.cross.out.weight)
 
 
-def train(name: str, job: Job) -> dict[str, Any]:
-    tokenizer = load_tokenizer(job)
-    config = CaptionerConfig(vocab=len(tokenizer))
-    torch.manual_seed(job.seed)
-    decoder = CaptionDecoder(config)
-    weights = job.find("caption-lm")
-    warm_start(decoder, load_into(CausalLM(CausalLMConfig(**read_config(weights))), weights))
+@dataclass(frozen=True)
+class Pairs:
+    """Everything the decoder is trained and followed on: pictures and sounds with their captions."""
 
-    features = image_features(job)
-    pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
-    rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
-    sounds = sound_pairs(job)
-    steps = (sum(map(len, rows)) + SOUNDS_PER_EPOCH) // BATCH - 1
+    job: Job
+    tokenizer: CaptionTokenizer
+    features: dict[str, Tensor]  # "train" | "dev" → (views, n, cells, c)
+    pictures: dict[str, list[corpus.Picture]]
+    rows: list[list[list[int]]]  # picture → its captions' ids
+    sounds: SoundPairs
 
-    def batches(epoch: int) -> Iterator[Examples]:
-        rng = random.Random(job.seed * 1000 + epoch)
-        views = len(features["train"])
-        shown = [("image", row, i) for i, some in enumerate(rows) for row in some]
+    @classmethod
+    def load(cls, job: Job) -> Pairs:
+        """From the data folder and the cache."""
+        tokenizer = load_tokenizer(job)
+        pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
+        rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
+        return cls(job, tokenizer, image_features(job), pictures, rows, sound_pairs(job))
+
+    @property
+    def steps(self) -> int:
+        """Batches of one pass."""
+        return (sum(map(len, self.rows)) + SOUNDS_PER_EPOCH) // BATCH - 1
+
+    def grids(self, pictures: Tensor, rng: random.Random) -> Tensor:
+        """(b, cells, c): a random view of each of these training pictures."""
+        views = torch.tensor([rng.randrange(len(self.features["train"])) for _ in pictures])
+        return self.features["train"][views, pictures].float()
+
+    def batches(self, epoch: int) -> Iterator[Examples]:
+        """One pass over all picture captions and a sample of the sounds."""
+        rng, tokenizer, sounds = random.Random(self.job.seed * 1000 + epoch), self.tokenizer, self.sounds
+        shown = [("image", row, i) for i, some in enumerate(self.rows) for row in some]
         heard = [("audio", tokenizer.encode(sounds.caption(i, rng)), i) for i in rng.choices(range(len(sounds.grids)), k=SOUNDS_PER_EPOCH)]
-        for kind, some in _bucketed(shown, heard, rng)[:steps]:
+        for kind, some in _bucketed(shown, heard, rng)[: self.steps]:
             tag = tokenizer.start(kind)
             ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for _, row, _ in some])
             where = torch.tensor([i for _, _, i in some])
-            grids = features["train"][torch.tensor([rng.randrange(views) for _ in some]), where] if kind == "image" else sounds.grids[where]
+            grids = self.grids(where, rng) if kind == "image" else sounds.grids[where].float()
             keep = torch.tensor([rng.random() >= DROP_CONDITION for _ in some])
-            yield Examples(kind, ids, grids.float(), keep)
+            yield Examples(kind, ids, grids, keep)
 
-    def loss(model: nn.Module, batch: Examples) -> Tensor:
+    def likelihood(self, model: CaptionDecoder, batch: Examples) -> Tensor:
+        """Cross-entropy of the captions, with the condition or, where it was removed, without."""
         device = model.null.device
         ids = batch.ids.to(device)
-        condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device)).removed(
-            ~batch.keep.to(device)
-        )
-        logits, _ = model(ids[:, :-1], condition)
-        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=tokenizer.pad, label_smoothing=SMOOTHING)
+        condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device))
+        logits, _ = model(ids[:, :-1], condition.removed(~batch.keep.to(device)))
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=self.tokenizer.pad, label_smoothing=SMOOTHING)
 
-    dev = slice(0, 250)  # enough to follow a training; the whole split is for `evaluate`
-    references = [list(p.captions) for p in pictures["dev"][dev]]
-
-    def evaluate(model: CaptionDecoder) -> dict[str, float]:
-        shown = greedy(model, tokenizer, "image", features["dev"][0][dev].float())
-        heard = greedy(model, tokenizer, "audio", sounds.dev_grids.float())
-        right = [named(c[0], text) for c, text in zip(sounds.dev_heard, heard, strict=True)]
-        (score,) = cider(Rows([p.path.name for p in pictures["dev"][dev]], shown, references))
-        apart = first_token_kl(model, tokenizer.start("image"), features["dev"][0][dev].float())
+    def evaluate(self, model: CaptionDecoder) -> dict[str, float]:
+        """How far the training is, on the first of the development pictures; the whole split is for `evaluate`."""
+        dev, tokenizer = slice(0, 250), self.tokenizer
+        shown = greedy(model, tokenizer, "image", self.features["dev"][0][dev].float())
+        heard = greedy(model, tokenizer, "audio", self.sounds.dev_grids.float())
+        right = [named(c[0], text) for c, text in zip(self.sounds.dev_heard, heard, strict=True)]
+        pictures = self.pictures["dev"][dev]
+        (score,) = cider(Rows([p.path.name for p in pictures], shown, [list(p.captions) for p in pictures]))
         return {
-            "first_token_kl": apart,
+            "first_token_kl": first_token_kl(model, tokenizer.start("image"), self.features["dev"][0][dev].float()),
             "cider": score.mean,
             "distinct": len(set(shown)) / len(shown),
             "sounds_named": sum(right) / len(right),
         }
 
+
+def train(name: str, job: Job) -> dict[str, Any]:
+    """First towards likelihood, then self-critically; with `--from`, the second alone."""
+    pairs = Pairs.load(job)
+    config = CaptionerConfig(vocab=len(pairs.tokenizer))
+    torch.manual_seed(job.seed)
+    decoder = CaptionDecoder(config)
+    report: dict[str, Any] = {}
+    if job.start is None:
+        weights = job.find("caption-lm")
+        warm_start(decoder, load_into(CausalLM(CausalLMConfig(**read_config(weights))), weights))
+        decoder, report["likelihood"] = fit(
+            job, f"{name}-likelihood", decoder, pairs.batches, pairs.steps, pairs.likelihood, pairs.evaluate, EPOCHS, LR, "cider"
+        )
+
     def save(model: CaptionDecoder) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    _, report = fit(job, name, decoder, batches, steps, loss, evaluate, EPOCHS, LR, "cider", save=save, weight_decay=0.05)
-    return report
+    return report | self_critical.fit_rewards(name, job, decoder, pairs, save)
 
 
 def _bucketed(shown: list, heard: list, rng: random.Random) -> list[tuple[str, list]]:

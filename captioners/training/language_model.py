@@ -22,9 +22,9 @@ from captioners.training import Job, corpus
 from captioners.training.loop import fit
 from captioners.training.tokenizer import load_tokenizer
 
-PACK = CausalLMConfig().context  # tokens of one training sequence of the guiding LM: about five captions
+PACK = CausalLMConfig().context  # tokens of one training sequence of the guiding LM: about ten captions
 NEUTRAL = 0.3  # share of packs that mix corpora under <bos>
-GUIDE = {"epochs": 1, "lr": 2e-3, "batch": 32}
+GUIDE = {"epochs": 3, "lr": 2e-3, "batch": 16}
 JUDGE = {"epochs": 1, "lr": 3e-3, "batch": 64}
 
 

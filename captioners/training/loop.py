@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
+from captioners.profiles.store import find_part, load_into
 from captioners.training import Job
 
 Batch = Any
@@ -35,6 +36,8 @@ def fit(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train, keep the best EMA weights by `better`, and return them with a history. A killed run goes on where it was."""
     epochs = max(1, round(job.epochs or epochs))
+    if job.start:
+        load_into(model, find_part(name, job.start))
     accelerator = Accelerator(cpu=job.device == "cpu")
     decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
