@@ -25,7 +25,10 @@ class Captioner(ABC):
 
     @abstractmethod
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        """The loop: yields one Step per row, the last of which hold the Results; before them one at every moment if `live`."""
+        """The loop: yields at every moment, so that a caller may stop: one Step per row if `live`, else an empty list.
+
+        The last moment's Steps hold the Results.
+        """
 
     def caption_batch(self, media: Sequence[Media], settings: Sequence[Settings]) -> list[Result]:
         """Rows may differ in everything: media, scales, seeds."""

@@ -99,7 +99,7 @@ class Echo(Captioner):
         for item, values in zip(media, settings, strict=True):
             word = WORDS[zlib.crc32(f"{item.hash} {values['seed']}".encode()) % len(WORDS)]
             captions.append(" ".join(["a", word, *(t for _, t in sorted(values.forced.items()))]))
-        yield [Step(0, 1, [StepToken("a", "final", 1.0)]) for _ in media]
+        yield [Step(0, 1, [StepToken("a", "final", 1.0)]) for _ in media] if live else []
         yield [
             Step(1, 1, [StepToken(c, "final", 1.0)], result=self.result(c, values)) for c, values in zip(captions, settings, strict=True)
         ]

@@ -1,4 +1,9 @@
-"""The running app as programs see it: its two endpoints through gradio_client, and what it hides."""
+"""The running app as programs see it: its two endpoints through gradio_client and MCP, and what it hides."""
+
+import ast
+import asyncio
+import base64
+from pathlib import Path
 
 import fakes
 import pytest
@@ -66,6 +71,27 @@ def test_a_broken_file_is_an_error_with_its_sentence(client, tmp_path):
     broken.write_bytes(b"not a picture")
     with pytest.raises(AppError, match="not a picture or a sound that can be read"):
         client.predict(handle_file(broken), api_name="/compare")
+
+
+def test_a_language_model_finds_and_uses_both_tools(client):
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    picture = "data:image/jpeg;base64," + base64.b64encode(Path(examples.PICTURES[0]).read_bytes()).decode()
+
+    async def use() -> tuple:
+        async with streamable_http_client(f"{client.src}gradio_api/mcp/") as (read, write, *_), ClientSession(read, write) as session:
+            await session.initialize()
+            tools = (await session.list_tools()).tools
+            return tools, await session.call_tool("caption", {"media": picture, "method": "echo", "seed": 5, "forced": {"2": "there"}})
+
+    tools, answer = asyncio.run(use())
+    assert [t.name for t in tools] == ["compare", "caption"]
+    for tool in tools:
+        assert tool.description.startswith("Caption one picture or sound with")
+        assert all(p.get("description") for p in tool.inputSchema["properties"].values())
+    (result,) = ast.literal_eval(answer.content[0].text)["results"]  # Gradio writes it as Python does
+    assert result["caption"].endswith("there")
 
 
 def test_analytics_are_off_and_the_queue_is_bounded():

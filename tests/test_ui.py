@@ -21,7 +21,7 @@ from captioners.ui.badges import badges_html
 from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files
 from captioners.ui.caption import caption_html
 from captioners.ui.card import body_html, head_html, numbers_html
-from captioners.ui.player import Player
+from captioners.ui.player import BUDGET, Player
 from captioners.ui.plots import comparison_figure, trace_figure
 from captioners.ui.studio import Studio, unguided
 from captioners.ui.sweep import Swept, spread, sweep_csv, sweep_figure, sweep_json, sweep_table
@@ -246,8 +246,34 @@ def test_a_preview_answers_only_from_what_was_decoded_ahead(studio):
     view = (examples.PICTURES[0], (), 0, 3.1)
     assert not isinstance(player.preview(*view)[0], str)
     *_, last = player.show(examples.PICTURES[0], (), 0, 1.0)
-    player.decode_ahead(last[3], examples.PICTURES[0], (), 0, 1.0)
+    list(player.decode_ahead(last[3], examples.PICTURES[0], (), 0, 1.0))
+    assert fakes.Echo.batches[1:] == [10]  # the rest of eleven scales, at once
     assert player.preview(*view)[3][0].settings["guidance_scale"] == 3.0
+
+
+def test_a_slow_method_is_decoded_ahead_one_by_one_and_only_near_the_slider(studio, monkeypatch):
+    player = Player(studio, fakes.Echo.spec, knobs.front_controls([fakes.Echo.spec]))
+    *_, last = player.show(examples.PICTURES[0], ("guidance_scale",), 0, 2.0)
+    slow = dataclasses.replace(last[3][0], seconds={"decode": BUDGET / 3})
+    list(player.decode_ahead((slow, slow), examples.PICTURES[0], ("guidance_scale",), 0, 2.0))
+    assert fakes.Echo.batches[1:] == [1, 1]
+    assert player.preview(examples.PICTURES[0], (), 0, 2.4)[3][0].settings["guidance_scale"] == 2.5
+    assert not isinstance(player.preview(examples.PICTURES[0], (), 0, 4.0)[0], str)
+
+
+def test_what_is_decoded_ahead_waits_for_everybody_else(studio, picture, monkeypatch):
+    monkeypatch.setattr("captioners.ui.traffic.PATIENCE", 0.2)
+    settings = [fakes.Echo.spec.settings(seed=s) for s in (1, 2)]
+    with studio._traffic.at_work():
+        assert list(studio.ahead(picture, "echo", settings)) == []
+    assert studio.known(picture, "echo", settings) is None
+    monkeypatch.setattr("captioners.ui.traffic.PATIENCE", 5)
+    background = studio.ahead(picture, "echo", settings)
+    next(background)
+    background.close()  # stopped half-way: nothing is kept
+    assert studio.known(picture, "echo", settings) is None
+    assert len(list(studio.ahead(picture, "echo", settings))) > 0
+    assert studio.known(picture, "echo", settings)
 
 
 def test_settings_that_no_control_allows_are_refused():

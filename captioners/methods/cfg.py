@@ -92,8 +92,7 @@ class ClassifierFree(Captioner):
                 break
             branches.append(tokens)
             lm.append(tokens)
-            if live:
-                yield [self._step(rows, row, trace) for row in first]
+            yield [self._step(rows, row, trace) for row in first] if live else []
         with clock.stage("trace"):
             branches.fill_unconditional(trace, [i for i, r in enumerate(rows) if r.beta == 0])
         yield [self._finish(item, media[item], settings[item], rows, trace, clock, len(media)) for item in range(len(media))]

@@ -35,6 +35,7 @@ def _endpoint(studio: Studio, name: str, words: str, which: Any, described: str,
     file = gr.File(label="media", visible=False)
     fields = [_field(c) for c in controls.values()]
     forced = gr.JSON(label="forced", visible=False)
+    forced.api_info = lambda: {"type": "object", "additionalProperties": {"type": "string"}}  # Gradio's own is no valid schema for MCP
     answer = gr.JSON(label="results", visible=False)
     function = _function(studio, described.partition(":")[0], list(controls))
     lines = [

@@ -118,6 +118,7 @@ class Compare:
             return [shows, forks]
         self.panel.front[SCALE].input(card.player.preview, inputs, outputs, trigger_mode="always_last", **QUICK)
         ahead = shows.success(card.player.decode_ahead, [card.runs, *inputs], None, concurrency_id="ahead", concurrency_limit=1, **PRIVATE)
+        card.asked.change(None, cancels=[ahead], **PRIVATE)
         return [shows, forks, ahead]
 
     def _wire_sharing(self) -> None:

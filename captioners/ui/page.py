@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def launch_options() -> dict[str, Any]:
         "css_paths": ASSETS / "app.css",
         "js": (ASSETS / "app.js").read_text(encoding="utf-8"),
         "max_file_size": MAX_BYTES,
-        "mcp_server": find_spec("mcp") is not None,
+        "mcp_server": True,
         "allowed_paths": [str(ASSETS / "examples")],
         "footer_links": ["api", "settings"],
         "run_history": False,

@@ -16,7 +16,8 @@ from captioners.ui.studio import Studio, unguided
 
 FRAME = 0.04  # seconds between two pictures of a caption in the making
 LADDER = 11  # values of the guidance scale that are decoded ahead
-PATIENCE = 10.0  # seconds that decoding ahead would take one by one; in one batch it takes a fraction
+BUDGET = 12.0  # seconds that decoding ahead may take one by one; in one batch it takes a fraction
+BREATH = 0.3  # seconds between two chances to stop what is decoded ahead
 SCALE = "guidance_scale"
 
 Runs = tuple[Result, Result]  # guided, unguided
@@ -41,21 +42,32 @@ class Player:
         forced = {t.position: t.token for t in runs[0].trace[: event.position]} | {event.position: event.token}
         yield from self._stream(source, lambda: self._settings(touched, seed, values, forced))
 
-    def decode_ahead(self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> None:
-        """A ladder of guidance scales in one batch, for a method that is quick enough."""
-        if runs and sum(runs[0].seconds.values()) * LADDER < PATIENCE:
-            chosen = self._settings(touched, seed, values)
-            self.studio.results(self.studio.media(source), self.spec.id, [chosen.replace(**{SCALE: s}) for s in self._ladder()])
+    def decode_ahead(self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> Iterator[None]:
+        """A ladder of guidance scales for the slider, nearest first: one batch, or one by one and fewer where a method is slow."""
+        if not runs:
+            return
+        chosen, media, seconds = self._settings(touched, seed, values), self.studio.media(source), sum(runs[0].seconds.values())
+        ladder = [chosen.replace(**{SCALE: s}) for s in sorted(self._ladder(), key=lambda s: abs(s - chosen[SCALE]))]
+        affordable = ladder[: int(BUDGET / max(seconds, 1e-3))]
+        shown = time.monotonic()
+        for batch in [affordable] if affordable == ladder else [[s] for s in affordable]:
+            for _ in self.studio.ahead(media, self.spec.id, batch):
+                if time.monotonic() - shown > BREATH:  # here Gradio may end it
+                    shown = time.monotonic()
+                    yield
 
     def preview(self, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> View:
         """While the guidance slider is dragged: the nearest scale that has been decoded ahead, or nothing."""
         if not source:
             return _skip()
-        chosen = self._settings((*touched, SCALE), seed, values)
-        nearest = min(self._ladder(), key=lambda s: abs(s - chosen[SCALE]))
-        chosen, media = chosen.replace(**{SCALE: nearest}), self.studio.media(source)
-        steps = self.studio.known(media, self.spec.id, [chosen, unguided(self.spec, chosen)])
-        return self._finished(media, *steps) if steps else _skip()
+        chosen, media = self._settings((*touched, SCALE), seed, values), self.studio.media(source)
+        ladder = self._ladder()
+        reach = 0.75 * (ladder[1] - ladder[0])
+        for scale in sorted((s for s in {chosen[SCALE], *ladder} if abs(s - chosen[SCALE]) <= reach), key=lambda s: abs(s - chosen[SCALE])):
+            near = chosen.replace(**{SCALE: scale})
+            if steps := self.studio.known(media, self.spec.id, [near, unguided(self.spec, near)]):
+                return self._finished(media, *steps)
+        return _skip()
 
     def _settings(self, touched: tuple[str, ...], seed: float, values: tuple, forced: Mapping[int, str] = {}) -> Settings:
         front, own = values[: len(self.front)], values[len(self.front) :]

@@ -16,6 +16,7 @@ from captioners import registry
 from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
+from captioners.ui.traffic import Traffic
 
 REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
 OPEN_MEDIA = 16  # decoded files
@@ -37,6 +38,7 @@ class Studio:
     def __init__(self, open_lab: Callable[[], Lab]):
         self._open_lab = open_lab
         self._opening, self._storing = Lock(), Lock()
+        self._traffic = Traffic()
         self._kept: OrderedDict[Key, Step] = OrderedDict()
         self._load = lru_cache(maxsize=OPEN_MEDIA)(lambda path, _changed: load_media(path))
 
@@ -58,14 +60,35 @@ class Studio:
 
     def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
         """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""
+        moments = self._moments(media, method, settings, live)
+        while True:
+            with self._traffic.at_work():
+                steps = next(moments, None)
+            if steps is None:
+                return
+            if steps:
+                yield steps
+
+    def ahead(self, media: Media, method: str, settings: Sequence[Settings]) -> Iterator[None]:
+        """The same work for later: goes on only while nobody waits for an answer, and gives up when that lasts too long.
+
+        Yields at every moment, so that it can be stopped there.
+        """
+        moments = self._moments(media, method, settings, live=False)
+        while self._traffic.wait_for_quiet() and next(moments, None) is not None:
+            yield
+
+    def _moments(self, media: Media, method: str, settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         lab, captioner = self.lab, self.lab.method(method)
         captioner.check(media)
         steps = {s: self._find(media, method, s) for s in settings}
         missing = [s for s, step in steps.items() if step is None]
         if missing:
             for moment in captioner.decode([media] * len(missing), missing, live=live):
-                steps |= dict(zip(missing, moment, strict=True))
-                if not moment[0].result:
+                steps |= dict(zip(missing, moment, strict=False))
+                if not moment:
+                    yield []
+                elif not moment[0].result:
                     yield [steps[s] for s in settings]
             for s in missing:
                 steps[s] = replace(steps[s], result=lab.score(steps[s].result, media))

@@ -36,8 +36,7 @@ class Typist(Captioner):
         rows = [self.words(m, s) for m, s in zip(media, settings, strict=True)]
         for position in range(1, max(map(len, rows))):
             time.sleep(settings[0]["temperature"])
-            if live:
-                yield [self.step(row[:position]) for row in rows]
+            yield [self.step(row[:position]) for row in rows] if live else []
         yield [self.step(row, s) for row, s in zip(rows, settings, strict=True)]
 
     def words(self, media, settings) -> list[str]:
