@@ -29,6 +29,16 @@ GUIDANCE_SCALE = number(
 LM_WEIGHT = number(
     "lm_weight", "LM weight w", "How much a language model's opinion of the next word counts; 0 is off.", 0.0, 0, 1, 0.05, front=True
 )
+MASK_RATE = number(
+    "mask_rate",
+    "Mask rate",
+    "The share of the input's tokens that the second branch does not see.",
+    0.5,
+    0,
+    1,
+    0.05,
+    front=True,
+)
 NUM_CANDIDATES = number(
     "num_candidates", "Candidates", "How many captions are finished and ranked; the best one is shown.", 1, 1, 64, 1, front=True
 )

@@ -47,6 +47,15 @@ def generator(seed: int, media: Media, candidate: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "little") % 2**63)
 
 
+def by_kind(grids: Sequence[Tensor], kinds: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Grids stacked per kind, and where each item stands in their concatenation."""
+    names = list(dict.fromkeys(kinds))
+    where = [i for name in names for i, kind in enumerate(kinds) if kind == name]
+    order = torch.empty(len(grids), dtype=torch.long)
+    order[torch.tensor(where)] = torch.arange(len(grids))
+    return order, {name: torch.stack([g for g, kind in zip(grids, kinds, strict=True) if kind == name]) for name in names}
+
+
 def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     """Noise that makes argmax(log p + noise) a sample of p."""
     uniform = torch.rand(shape, generator=source).clamp(1e-10, 1 - 1e-7)
@@ -153,7 +162,7 @@ def finished(
     trace_of: Callable[[int], list[TokenTrace]],
     clock: Clock,
     share: int,
-    **details: Any,
+    details_of: Callable[[int], dict[str, Any]] = lambda best: {},
 ) -> Step:
     """The last Step of one input: its candidates ranked, the best one's trace, and how it came about.
 
@@ -161,7 +170,8 @@ def finished(
     """
     with clock.stage("rank"):
         candidates, order = rank(players.ranker(media.kind) if len(texts) > 1 else None, media, texts, logprobs)
-    trace = trace_of(order[0])
+    with clock.stage("trace"):
+        trace, details = trace_of(order[0]), details_of(order[0])
     result = Result(
         method=spec.id,
         caption=candidates[0].caption,

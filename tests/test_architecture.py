@@ -22,9 +22,10 @@ LAYERS: dict[str, set[str]] = {
     "media": {"types"},
     "nets": set(),
     "decoding": {"guidance", "text", "types"},
+    "denoising": {"decoding", "guidance", "text", "types"},
     "profiles": {"nets", "text", "types"},
     "registry": {"methods", "profiles", "types"},  # it finds the methods and hands them a profile's players
-    "methods": {"controls", "decoding", "guidance", "nets", "registry", "text", "types"},
+    "methods": {"controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
     "metrics": {"sound_classes", "types"},
     "lab": {"metrics", "profiles", "registry", "types"},
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
@@ -37,7 +38,7 @@ LAYERS: dict[str, set[str]] = {
 }
 FILE_MODULES = {"glob", "huggingface_hub", "os", "pathlib", "pickle", "safetensors", "shutil", "subprocess", "tempfile", "urllib"}
 FILE_CALLS = {"open", "from_pretrained", "from_file", "hf_hub_download", "read_bytes", "read_text", "safe_open", "snapshot_download"}
-PURE = ("types", "text", "guidance", "controls", "nets", "decoding", "methods")
+PURE = ("types", "text", "guidance", "controls", "nets", "decoding", "denoising", "methods")
 
 
 def layer_of(path: Path) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from captioners import guidance
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
-from captioners.decoding import Clock, TraceColumns, choose, finished, forced_ids, generator, step_tokens
+from captioners.decoding import Clock, TraceColumns, by_kind, choose, finished, forced_ids, generator, step_tokens
 from captioners.registry import Captioner, register
 from captioners.types import Media, Settings, Spec, Step
 
@@ -178,7 +178,7 @@ class Branches:
         self.decoder, self.clock, self.count = players.caption_decoder(), clock, len(rows)
         self.device = grids[0].device
         self.second = torch.tensor([i for i, r in enumerate(rows) if r.beta != 0], dtype=torch.long, device=self.device)
-        order, stacked = _by_kind(grids, kinds)
+        order, stacked = by_kind(grids, kinds)
         condition = self.decoder.condition(stacked, order.to(self.device))
         items = torch.tensor([r.item for r in rows], device=self.device)
         self.condition = condition[items].joined(condition[items[self.second]].removed())
@@ -248,15 +248,6 @@ class PromptedLM:
         if len(self.index):
             self.ids = tokens[self.index, None]
             self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], 1)
-
-
-def _by_kind(grids: list[Tensor], kinds: list[str]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Grids stacked per kind, and where each item stands in their concatenation."""
-    names = list(dict.fromkeys(kinds))
-    where = [i for name in names for i, kind in enumerate(kinds) if kind == name]
-    order = torch.empty(len(grids), dtype=torch.long)
-    order[torch.tensor(where)] = torch.arange(len(grids))
-    return order, {name: torch.stack([g for g, kind in zip(grids, kinds, strict=True) if kind == name]) for name in names}
 
 
 def _repeats(ids: list[int], size: int) -> list[int]:

@@ -75,20 +75,11 @@ class CaptionDecoder(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         init_weights(self)
 
-    def context(self, grids: dict[str, Tensor], order: Tensor) -> Tensor:
-        """{kind: (n, cells, c)} of all kinds, rows put into `order` → (b, 1 + most cells, dim); short grids are padded."""
-        most = max(grid.shape[1] for grid in grids.values())
-        rows = [F.pad(self.enter[kind](grid) + self.cells[kind], (0, 0, 0, most - grid.shape[1])) for kind, grid in grids.items()]
-        x = torch.cat(rows)[order]
-        return self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
-
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
-        """Keys and values of every cross layer, rows in `order`; a row sees the cells of its own grid."""
-        x = self.context(grids, order)
-        lengths = torch.cat([torch.full((len(g),), g.shape[1], device=x.device) for g in grids.values()])[order]
-        index = torch.arange(x.shape[1], device=x.device)
-        mask = (index >= 1) & (index <= lengths[:, None])
-        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], mask[:, None, None])
+        """{kind: (n, cells, c)} of all kinds → keys and values of every cross layer, rows put into `order`; a row sees its own cells."""
+        x, there = side_by_side({kind: self.enter[kind](grid) + self.cells[kind] for kind, grid in grids.items()}, order)
+        x = self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
+        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], F.pad(there, (1, 0))[:, None, None])
 
     def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens."""
@@ -101,3 +92,11 @@ class CaptionDecoder(nn.Module):
             x, kv = block(x, mask=seen, past=past[i] if past else None, context=context, context_mask=condition.mask)
             cache.append(kv)
         return self.norm(x) @ self.tokens.weight.T, cache
+
+
+def side_by_side(rows: dict[str, Tensor], order: Tensor) -> tuple[Tensor, Tensor]:
+    """{kind: (n, cells, dim)} → (b, most cells, dim), short grids padded and rows put into `order`, and which cells are there (b, most)."""
+    most = max(x.shape[1] for x in rows.values())
+    lengths = torch.cat([torch.full((len(x),), x.shape[1], device=x.device) for x in rows.values()])[order]
+    x = torch.cat([F.pad(x, (0, 0, 0, most - x.shape[1])) for x in rows.values()])[order]
+    return x, torch.arange(most, device=x.device) < lengths[:, None]

@@ -16,7 +16,9 @@ from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.classifier import BagClassifier, BagClassifierConfig, TextClassifier, TextClassifierConfig
 from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio_windows, image_pixels
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
+from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
+from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile
 from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config
 from captioners.text import CaptionTokenizer
@@ -186,6 +188,16 @@ class Players:
         if kind not in self.rankers:
             self.rankers[kind] = EmbeddedMatcher(f"{kind}-ranker", self.shelf, self.encoder, self.tokenizer)
         return self.rankers[kind]
+
+    @torch.no_grad()
+    def codes(self, media: Sequence[Media]) -> list[Tensor]:
+        """The discrete tokens (cells,) of each."""
+        nets = {kind: self.shelf.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config))) for kind in {m.kind for m in media}}
+        return [nets[m.kind].encode(grid[None])[0] for m, grid in zip(media, self.encoder.grids(media), strict=True)]
+
+    def mask_denoiser(self) -> MaskDenoiser:
+        """Method 3's model."""
+        return self.shelf.get("mc-diffusion", lambda config: MaskDenoiser(MaskDenoiserConfig(**config)))
 
     def caption_decoder(self) -> CaptionDecoder:
         """Method 1's model."""

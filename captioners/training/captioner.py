@@ -165,16 +165,23 @@ def first_token_kl(model: CaptionDecoder, tag: int, grids: Tensor) -> float:
 
 
 @torch.no_grad()
-def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids: Tensor) -> list[str]:
-    """Plain greedy captions, to follow a training."""
+def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids: Tensor, scale: float = 1.0) -> list[str]:
+    """Greedy captions, guided where `scale` is not 1: to follow a training, and to teach others."""
     texts = []
     for chunk in grids.to(model.null.device).split(125):
-        condition = model.condition({kind: chunk}, torch.arange(len(chunk), device=chunk.device))
-        ids = torch.full((len(chunk), 1), tokenizer.start(kind), device=chunk.device)
-        past, rows = None, []
+        rows = torch.arange(len(chunk), device=chunk.device)
+        condition = model.condition({kind: chunk.float()}, rows)
+        if scale != 1:
+            condition = condition.joined(condition.removed())
+        ids = torch.full((len(condition.mask), 1), tokenizer.start(kind), device=chunk.device)
+        past, found = None, []
         for _ in range(MAX_TOKENS):
             logits, past = model(ids, condition, past)
-            ids = logits[:, -1:].argmax(-1)
-            rows.append(ids)
-        texts += [tokenizer.decode(row) for row in torch.cat(rows, 1).tolist()]
+            branches = logits[:, -1].log_softmax(-1).split(len(chunk))
+            best = (branches[0] if scale == 1 else guidance.cfg(*branches, scale)).argmax(-1)
+            ids = best.repeat(len(branches))[:, None]
+            found.append(best)
+            if (torch.stack(found) == tokenizer.eos).any(0).all():
+                break
+        texts += [tokenizer.decode(row) for row in torch.stack(found, 1).tolist()]
     return texts
