@@ -1,4 +1,4 @@
-"""The command line: list, caption, evaluate, sweep, bench, train. Its options for methods are made from what they declare.
+"""The command line: list, caption, evaluate, sweep, compare-runs, bench, train. Its options for methods are made from what they declare.
 
 Exit code 0 on success, 2 on bad input with one line on stderr. Models are imported when a command needs them.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +19,8 @@ from captioners.profiles.base import PROFILES, ProfileError
 from captioners.types import CaptionLabError, Result, Settings, SettingsError, Spec, to_json
 
 if TYPE_CHECKING:
-    from captioners.evaluation import Progress
+    from captioners.evaluation.core import Progress
+    from captioners.evaluation.engines import Engine
 
 DELAY = 2  # seconds of silence before a progress bar appears
 
@@ -27,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
         args = build_parser().parse_args(argv)
+        args.line = shlex.join(["python", "-m", "captioners", *(sys.argv[1:] if argv is None else argv)])
         args.run(args)
     except (CaptionLabError, OSError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
@@ -55,10 +58,15 @@ def build_parser() -> Parser:
     )
 
     dataset = argparse.ArgumentParser(add_help=False)
-    dataset.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv")
+    dataset.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv; or one file")
     dataset.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
     dataset.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
     dataset.add_argument("--limit", type=int, metavar="N", help="only the first N items")
+    dataset.add_argument("--batch", type=int, default=32, metavar="N", help="items that are captioned at once (default: 32)")
+    dataset.add_argument("--features", metavar="DIR", help="keep the encoders' features here, for this run and later ones")
+    dataset.add_argument("--traces", action="store_true", help="read the words' traces too: what the input added to words, by class")
+    dataset.add_argument("--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)")
+    dataset.add_argument("--workers", type=int, metavar="N", help="of Ray (default: one for each GPU, or core)")
 
     outputs = argparse.ArgumentParser(add_help=False)
     for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
@@ -85,10 +93,14 @@ def build_parser() -> Parser:
         "evaluate", evaluate_command, "Caption a data set, or take given captions, and measure them.", methods, dataset, outputs
     )
     evaluate.add_argument("--captions", metavar="FILE", help='score these instead: a line is {"id": FILE NAME, "caption": TEXT}')
-    evaluate.add_argument("--engine", default="local", choices=("local",), help="what runs the methods (default: local)")
+    evaluate.add_argument("--over", action="append", default=[], metavar="NAME=V1,V2,…", help="a run for each value; may be repeated")
 
     sweep = command("sweep", sweep_command, "Measure one method over the values of one or more controls.", methods, dataset, outputs)
     sweep.add_argument("--over", action="append", required=True, metavar="NAME=V1,V2,…", help="may be repeated: all combinations are run")
+
+    compare = command("compare-runs", compare_command, "Are two runs over the same items different? Paired tests, metric by metric.")
+    compare.add_argument("runs", nargs=2, metavar="RUN.json", help="what `evaluate --json` wrote; FILE#2 is its second run")
+    compare.add_argument("--json", metavar="OUT", help="write the figures to this file")
 
     bench = command("bench", bench_command, "Measure our speed against what one would do instead.")
     bench.add_argument("--only", nargs="+", metavar="NAME", help="only these contests (default: all)")
@@ -158,31 +170,43 @@ def caption_command(args: argparse.Namespace) -> None:
 
 def evaluate_command(args: argparse.Namespace) -> None:
     """Measure methods or given captions on a data set."""
-    if args.captions and (args.method or args.set or args.seed is not None):
-        raise CaptionLabError("Given captions are scored without a method: leave --method, --set and --seed out, or --captions.")
-    measure_command(args, over=[], captions_file=args.captions, engine=args.engine)
+    if args.captions and (args.method or args.set or args.over or args.seed is not None):
+        raise CaptionLabError("Given captions are scored without a method: leave --method, --set, --over and --seed out, or --captions.")
+    from captioners.metrics.report import html_page
+
+    measure_command(args, html_page, captions_file=args.captions)
 
 
 def sweep_command(args: argparse.Namespace) -> None:
     """Measure one method over a grid of settings."""
     if len(args.method or []) != 1:
         raise CaptionLabError("A sweep is of one method: give --method once.")
-    measure_command(args, over=args.over)
+    from captioners.metrics.figures import sweep_page
+
+    measure_command(args, sweep_page)
 
 
-def measure_command(args: argparse.Namespace, over: list[str], captions_file: str | None = None, **options: Any) -> None:
-    """Run an evaluation and write what was asked for."""
-    from captioners.evaluation import evaluate, read_dataset
+def measure_command(args: argparse.Namespace, page: Callable[[dict[str, Any]], str], captions_file: str | None = None) -> None:
+    """Run an evaluation, which goes on if it was killed before, and write what was asked for."""
+    from captioners.evaluation.core import evaluate
+    from captioners.evaluation.dataset import read_dataset
     from captioners.lab import Lab, choose_methods
-    from captioners.metrics.report import html_page, text_table, write_csv
+    from captioners.metrics.report import text_table, write_csv
 
     outputs = {kind: writable(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
+    if args.batch < 1:
+        raise CaptionLabError(f"--batch {args.batch} is not possible: give a whole number from 1.")
     items = read_dataset(args.dir, args.split, args.limit)
     specs = [] if captions_file else choose_methods(items[0].kind, args.method)
-    points = [settings_for(specs, [*with_seed(args), *point]) for point in grid(over)]
+    points = [settings_for(specs, [*with_seed(args), *point]) for point in grid(args.over)]
     settings = {spec.id: list(dict.fromkeys(point[spec.id] for point in points)) for spec in specs}
     profile = Lab(args.profile, args.device, args.models).profile
-    with progress_bar("captions", quiet=bool(args.json)) as progress:
+    if args.features:
+        profile.keep_features(Path(args.features))
+    journal = next((path.with_name(path.name + ".journal") for path in outputs.values()), None)
+    if journal and journal.exists():
+        print(f"Going on with what {journal} has kept.", file=sys.stderr)
+    with progress_bar("captions", quiet=False) as progress:
         report = evaluate(
             profile,
             args.dir,
@@ -191,16 +215,45 @@ def measure_command(args: argparse.Namespace, over: list[str], captions_file: st
             split=args.split,
             limit=args.limit,
             captions_file=captions_file,
+            batch_size=args.batch,
+            traced=args.traces,
+            engine=find_engine(args),
+            journal=journal,
             progress=progress,
-            **options,
         )
+    report = {"command": args.line, **report}
     if "json" in outputs:
         outputs["json"].write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
     if "csv" in outputs:
         write_csv(report, outputs["csv"])
     if "html" in outputs:
-        outputs["html"].write_text(html_page(report), encoding="utf-8")
+        outputs["html"].write_text(page(report), encoding="utf-8")
+    if journal:
+        journal.unlink(missing_ok=True)
     print(text_table(report))
+
+
+def find_engine(args: argparse.Namespace) -> Engine:
+    """What `--engine` names."""
+    if args.engine == "local":
+        from captioners.evaluation.engines import Local
+
+        return Local()
+    from captioners.evaluation.on_ray import OnRay
+
+    return OnRay(args.profile, args.device, args.models, args.features, args.workers)
+
+
+def compare_command(args: argparse.Namespace) -> None:
+    """Two runs, metric by metric."""
+    from captioners.metrics.significance import compare, read_run, text
+
+    if args.json:
+        writable(args.json)
+    report = compare(*(read_run(name) for name in args.runs))
+    if args.json:
+        Path(args.json).write_text(json.dumps(to_json(report), ensure_ascii=False) + "\n", encoding="utf-8")
+    print(text(report))
 
 
 def writable(name: str) -> Path:
@@ -305,12 +358,14 @@ def print_result(result: Result) -> None:
 
 @contextmanager
 def progress_bar(what: str, quiet: bool) -> Iterator[Progress]:
-    """A bar on stderr that appears when the work takes longer than two seconds."""
+    """A bar on stderr, with rate and time left, that appears when the work takes longer than two seconds."""
     from tqdm import tqdm
 
     with tqdm(desc=what, delay=DELAY, disable=quiet, leave=False) as bar:
 
         def progress(done: int, total: int) -> None:
+            if bar.total is None:  # what is done before the work begins does not count for its rate
+                bar.n = bar.initial = bar.last_print_n = done
             bar.total = total
             bar.update(done - bar.n)
 

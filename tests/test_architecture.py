@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "metrics": {"sound_classes", "types"},
     "lab": {"metrics", "profiles", "registry", "types"},
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
-    "bench": {"profiles", "registry", "types"},
+    "bench": {"evaluation", "profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types"},
     "training": {"guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {"controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},

@@ -15,6 +15,8 @@ from captioners.metrics.bootstrap import Resampler, jackknife
 from captioners.metrics.diversity import self_bleu
 from captioners.metrics.matching import ranks
 from captioners.metrics.text import count_words, tokenize
+from captioners.metrics.word_classes import gains_by_class, word_gains
+from captioners.types import TokenTrace
 
 SETS = [
     ["a dog runs in the snow", "a black dog is running"],
@@ -238,3 +240,35 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 def test_text_metrics_do_not_import_torch():
     code = "import sys; from captioners.metrics.base import Rows, measure; measure(Rows(['x', 'y'], ['a', 'b'], [['a'], ['b']]))"
     subprocess.run([sys.executable, "-c", code + "; assert 'torch' not in sys.modules"], check=True)
+
+
+# ------------------------------------------------------------------------------------ candidates and classes of words
+
+
+def test_candidates_of_one_input_are_as_varied_as_their_pairs_of_words():
+    rows = Rows(["a", "b"], ["x", "y"], candidates=[["a red dog runs"] * 3, ["a red dog runs", "two boats at night", "a red dog runs"]])
+    results = measure(rows)
+    assert results["candidates-distinct"].items == pytest.approx([1 / 3, 2 / 3])
+    assert results["candidates-dist-2"].items == pytest.approx([3 / 9, 6 / 9])
+    assert results["self-bleu"].items[0] == pytest.approx(1, abs=1e-6)
+    assert results["self-bleu"].items[1] < 0.8
+
+
+def trace(*tokens: tuple[str, float, float]) -> list[TokenTrace]:
+    return [TokenTrace(i, token, cond, uncond, cond, {}, 0.0, 0.0) for i, (token, cond, uncond) in enumerate(tokens)]
+
+
+def test_the_gain_of_a_word_is_that_of_its_pieces_and_the_end_is_no_word():
+    said = trace(
+        (" A", -1, -1.5), (" snow", -1, -3), ("board", -0.5, -1), (" of", -2, -1), (" dogs", -1, -2), (".", 0, -4), ("<eos>", 0, -9)
+    )
+    assert word_gains(said) == [("a", 0.5), ("snowboard", 2.5), ("of", -1.0), ("dogs", 1.0)]
+    assert gains_by_class(said) == {"content": (3.5, 2), "function": (-0.5, 2)}
+
+
+def test_gains_are_means_over_all_words_of_a_class():
+    rows = Rows(["a", "b"], ["x", "y"], gains=[{"content": (6.0, 2), "function": (1.0, 1)}, {"content": (1.0, 5), "function": (0.0, 0)}])
+    results = measure(rows)
+    assert results["gain-content"].mean == pytest.approx(1.0)
+    assert results["gain-function"].mean == pytest.approx(1.0)
+    assert results["gain-content"].low <= 1.0 <= results["gain-content"].high

@@ -16,10 +16,11 @@ import numpy as np
 from captioners.metrics.bootstrap import Resampler
 
 if TYPE_CHECKING:
+    from captioners.metrics.word_classes import Gains
     from captioners.profiles.base import AudibilityJudge, FluencyJudge, Matcher
 
-Need = Literal["references", "media", "fluency", "categories", "audibility"]
-MODULES = ("matching", "naming", "ngram", "diversity", "fluency", "audibility")  # in the order in which results are listed
+Need = Literal["references", "media", "fluency", "categories", "audibility", "candidates", "gains"]
+MODULES = ("matching", "naming", "ngram", "diversity", "fluency", "audibility", "word_classes")  # in the order in which results are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class Rows:
     fluency: FluencyJudge | None = None
     categories: list[str] | None = None  # the class of each row's clip
     audibility: AudibilityJudge | None = None
+    candidates: list[list[str]] | None = None  # all finished captions of each row's media, where there are several
+    gains: list[Gains] | None = None  # what the condition added to each row's words
 
     @cached_property
     def resampler(self) -> Resampler:

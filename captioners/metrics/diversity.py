@@ -50,6 +50,18 @@ def self_bleu_of_media(rows: Rows) -> list[MetricResult]:
     return [MetricResult(result.name, result.mean, result.low, result.high)]
 
 
+@metric("candidates")
+def candidates(rows: Rows) -> list[MetricResult]:
+    """How varied the candidates of one input are: Self-BLEU, the share of distinct ones, and their Dist-2."""
+    tokens = [[tokenize(c) for c in captions] for captions in rows.candidates]
+    bigrams = [[gram for t in captions for gram in _ngrams(t, 2)] for captions in tokens]
+    return [
+        mean_of("self-bleu", [self_bleu(captions) for captions in rows.candidates], rows),
+        mean_of("candidates-distinct", [len({*map(tuple, captions)}) / len(captions) for captions in tokens], rows),
+        mean_of("candidates-dist-2", [len({*grams}) / max(len(grams), 1) for grams in bigrams], rows),
+    ]
+
+
 def self_bleu(captions: list[str]) -> float:
     """The candidates of one picture: mean BLEU-4 of each against the others; 1 when all are the same."""
     from captioners.metrics.ngram import bleu_scorer

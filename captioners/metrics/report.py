@@ -58,8 +58,8 @@ def remarks(runs: list[dict[str, Any]], most: int | None = None) -> list[str]:
     encoders = [f"{', '.join(names)}: by {encoder}" for encoder, names in by_encoder.items()]
     notes = dict.fromkeys(note for run in runs for note in run["notes"])
     failed = list(dict.fromkeys(f"{f['id']} failed: {f['reason']}" for run in runs for f in run["failed"]))
-    more = [f"{len(failed)} items failed in all."] if most is not None and len(failed) > most else []
-    return [*encoders, *notes, *failed[:most], *more]
+    count = [f"{len(failed)} items failed."] if failed else []
+    return [*encoders, *notes, *count, *failed[:most]]
 
 
 def write_csv(report: dict[str, Any], path: Path) -> None:
@@ -76,30 +76,47 @@ def write_csv(report: dict[str, Any], path: Path) -> None:
 def html_page(report: dict[str, Any]) -> str:
     """The metrics of every run side by side, then the captions of every item side by side."""
     runs = report["runs"]
-    head = "".join(f"<th>{escape(label)}<br><small>{run['n']} captions</small></th>" for label, run in zip(labels(runs), runs, strict=True))
-    metrics = "".join(
+    title = f"Evaluation of {report['dataset']}" + (f", {report['split']}" if report["split"] else "")
+    made = f"<p>Made by</p><pre>{escape(report['command'])}</pre>" if "command" in report else ""
+    return document(title, f"<p>Means with 95 % intervals.</p>{made}{metrics_table(runs)}{notes_list(runs)}{captions_table(runs)}")
+
+
+def document(title: str, body: str) -> str:
+    """A whole page."""
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{escape(title)}</title><style>{STYLE}</style>
+<h1>{escape(title)}</h1>
+{body}
+</html>
+"""
+
+
+def metrics_table(runs: list[dict[str, Any]]) -> str:
+    """A column for each run."""
+    lines = "".join(
         f"<tr><th>{escape(name)}</th>" + "".join(f'<td class="number">{interval(run["metrics"].get(name))}</td>' for run in runs) + "</tr>"
         for name in metric_names(runs)
     )
-    settings = "".join(f"<li>{escape(run['method'])}: {escape(_settings(run['settings']))}</li>" for run in runs if run["settings"])
-    notes = "".join(f"<li>{escape(line)}</li>" for line in remarks(runs))
-    title = escape(f"Evaluation of {report['dataset']}" + (f", {report['split']}" if report["split"] else ""))
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{STYLE}</style>
-<h1>{title}</h1>
-<p>Means with 95 % intervals.</p>
-<table><tr><th></th>{head}</tr>{metrics}</table>
-<ul>{settings}{notes}</ul>
-<table><tr><th></th>{head}</tr>{_captions(runs)}</table>
-</html>
-"""
+    return f"<table>{_head(runs)}{lines}</table>"
+
+
+def notes_list(runs: list[dict[str, Any]]) -> str:
+    """Settings of every run, and what is to be known."""
+    settings = [f"{run['method']}: {_settings(run['settings'])}" for run in runs if run["settings"]]
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in [*settings, *remarks(runs)]) + "</ul>"
+
+
+def _head(runs: list[dict[str, Any]]) -> str:
+    cells = zip(labels(runs), runs, strict=True)
+    return "<tr><th></th>" + "".join(f"<th>{escape(label)}<br><small>{run['n']} captions</small></th>" for label, run in cells) + "</tr>"
 
 
 def _settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in settings.items() if value not in (None, "", {}))
 
 
-def _captions(runs: list[dict[str, Any]]) -> str:
+def captions_table(runs: list[dict[str, Any]]) -> str:
     """One line for each item; an item with several captions in a run has them one below the other."""
     cells: dict[str, list[list[str]]] = {}
     for column, run in enumerate(runs):
@@ -111,4 +128,4 @@ def _captions(runs: list[dict[str, Any]]) -> str:
     for name, row in cells.items():
         said = "".join(f"<td>{'<br>'.join(cell)}</td>" for cell in row)
         lines.append(f"<tr><td><small>{escape(name)}</small></td>{said}</tr>")
-    return "".join(lines)
+    return f"<table>{_head(runs)}{''.join(lines)}</table>"

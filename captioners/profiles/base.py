@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from captioners.types import CaptionLabError, Media, Modality
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
 PROFILES = ("embedded",)
@@ -75,6 +77,14 @@ class Profile:
     name: str
     players: object  # what methods are handed: see embedded.Players
     judges: Judges
+
+    def keep_features(self, folder: Path) -> None:
+        """The encoders' features are kept in this folder, and taken from it."""
+        if not hasattr(self.players, "keep_features"):
+            raise ProfileError(f"The {self.name} profile keeps no features on disk: leave --features out.")
+        if folder.exists() and not folder.is_dir():
+            raise ProfileError(f"{folder} is not a folder: give one for the features.")
+        self.players.keep_features(folder)
 
 
 def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None) -> Profile:

@@ -20,6 +20,7 @@ from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile
+from captioners.profiles.features import FeatureStore
 from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
@@ -58,6 +59,7 @@ class Encoder:
     def __init__(self, shelf: Shelf):
         self.shelf = shelf
         self.known: OrderedDict[str, Tensor] = OrderedDict()
+        self.disk: FeatureStore | None = None
         self.lock = threading.RLock()
 
     @torch.no_grad()
@@ -67,6 +69,9 @@ class Encoder:
             new = {m.hash: m for m in media if m.hash not in self.known}
             for kind, encode in (("image", self._images), ("audio", self._sounds)):
                 some = [m for m in new.values() if m.kind == kind]
+                if self.disk and some:
+                    part = f"{kind}-encoder"
+                    encode = self.disk.around(encode, file_hash(find_part(part, self.shelf.folder)), self.shelf.device)
                 for start in range(0, len(some), 16):
                     chunk = some[start : start + 16]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
@@ -182,6 +187,10 @@ class Players:
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """The encoder's word on each."""
         return [Features(grid, grid.mean(0)) for grid in self.encoder.grids(media)]
+
+    def keep_features(self, folder: Path) -> None:
+        """Every picture and clip is encoded once for as many runs as look into this folder."""
+        self.encoder.disk = FeatureStore(folder)
 
     def ranker(self, kind: Modality) -> EmbeddedMatcher:
         """The matcher that methods may rank with."""

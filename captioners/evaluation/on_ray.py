@@ -1,0 +1,98 @@
+"""The same batches on Ray: actors that load their models once, from the cores of a laptop to a cluster with GPUs.
+
+A worker that dies is started again and its batch is run again; nothing depends on who ran what. Files and code must be found
+under the same paths on every machine. `RAY_ADDRESS` names a cluster; without it Ray runs on this machine alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from captioners.evaluation.dataset import Item
+from captioners.evaluation.engines import Batches
+from captioners.evaluation.work import Outcome, Plan, Worker
+from captioners.profiles.base import Profile, load_profile
+from captioners.types import CaptionLabError
+
+RESTARTS = 3  # of one worker, and retries of one batch
+
+
+class Remote:
+    """What runs inside an actor."""
+
+    def __init__(self, name: str, device: str, models: str | None, features: str | None, plan: Plan):
+        profile = load_profile(name, device, models)
+        if features:
+            profile.keep_features(Path(features))
+        self.worker = Worker(profile, plan)
+
+    def pid(self) -> int:
+        """Its process, once the models can be used."""
+        return os.getpid()
+
+    def outcome(self, items: Sequence[Item]) -> Outcome:
+        """One batch."""
+        return self.worker.caption(self.worker.read(items))
+
+
+class OnRay:
+    """An engine with `workers` actors (one for each GPU, or core)."""
+
+    def __init__(self, name: str, device: str, models: str | None = None, features: str | None = None, workers: int | None = None):
+        try:
+            import ray
+        except ImportError:
+            raise CaptionLabError("Ray is not installed: run `pip install ray`, or leave --engine ray out.") from None
+        if workers is not None and workers < 1:
+            raise CaptionLabError(f"--workers {workers} is not possible: give a whole number from 1.")
+        features = features and str(Path(features).absolute())
+        self.ray, self.recipe, self.workers = ray, (name, device, models, features), workers
+        self.pids: list[int] = []  # of the workers as they were started
+
+    def outcomes(self, profile: Profile, plan: Plan, batches: Batches) -> Iterator[Outcome]:
+        """As they are finished."""
+        ray = self.ray
+        started = not ray.is_initialized()
+        if started:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # Ray would let its workers starve beside anything else
+            root = str(Path(__file__).resolve().parents[2])
+            ray.init(runtime_env={"env_vars": {"PYTHONPATH": root}}, include_dashboard=False, log_to_driver=False, num_cpus=self._cpus())
+        try:
+            yield from self._outcomes(plan, [[_absolute(item) for item in batch] for batch in batches])
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, CaptionLabError) else error from None
+        except ray.exceptions.RayActorError as error:
+            raise CaptionLabError(f"A worker died {RESTARTS + 1} times: see Ray's logs, or run with --engine local. {error}") from error
+        finally:
+            if started:
+                ray.shutdown()
+
+    def _cpus(self) -> int | None:
+        """A local Ray gets as many slots as workers; a cluster has its own."""
+        return None if os.environ.get("RAY_ADDRESS") else max(self.workers or 0, os.cpu_count() or 1)
+
+    def _outcomes(self, plan: Plan, batches: Batches) -> Iterator[Outcome]:
+        ray = self.ray
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        count = min(self.workers or gpus or int(ray.cluster_resources()["CPU"]), len(batches))
+        share = {"num_cpus": 1, "num_gpus": min(1, gpus / max(count, 1))}
+        actor = ray.remote(**share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Remote)
+        actors = [actor.remote(*self.recipe, plan) for _ in range(count)]
+        self.pids = ray.get([a.pid.remote() for a in actors])
+        waiting, running = list(reversed(batches)), {}
+        for worker in actors:
+            running[worker.outcome.remote(waiting.pop())] = worker
+        while running:
+            (done,), _ = ray.wait(list(running), num_returns=1)
+            worker = running.pop(done)
+            if waiting:
+                running[worker.outcome.remote(waiting.pop())] = worker
+            yield ray.get(done)
+
+
+def _absolute(item: Item) -> Item:
+    """Workers have another working folder."""
+    return replace(item, path=item.path.absolute())

@@ -1,0 +1,143 @@
+"""Are two runs over the same items different? Paired tests, because small differences on a thousand pictures mean nothing.
+
+Everything rests on one idea: if the runs were the same, each item's difference could as well have the other sign. Flipping signs at
+random gives the permutation test of the mean; the same flips of signed ranks give Wilcoxon's test. The interval is a paired bootstrap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from captioners.metrics.bootstrap import Resampler
+from captioners.metrics.report import labels, number
+from captioners.types import CaptionLabError
+
+FLIPS = 10_000
+LEVEL = 0.05
+
+
+def read_run(name: str) -> dict[str, Any]:
+    """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second."""
+    path, _, which = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+        runs, _ = report["runs"], [(run["n"], run["metrics"], [(i["id"], i["scores"]) for i in run["items"]]) for run in report["runs"]]
+    except OSError:
+        raise CaptionLabError(f"{path} cannot be read: give a file that `evaluate --json` wrote.") from None
+    except (ValueError, KeyError, TypeError):
+        raise CaptionLabError(f"{path} is not the report of an evaluation: give a file that `evaluate --json` wrote.") from None
+    names = labels(runs)
+    if not which and len(runs) > 1:
+        listed = ", ".join(f"{path}#{i} ({label})" for i, label in enumerate(names, 1))
+        raise CaptionLabError(f"{path} holds {len(runs)} runs: choose one as {listed}.")
+    index = int(which or 1) - 1 if (which or "1").isdigit() else -1
+    if not 0 <= index < len(runs):
+        raise CaptionLabError(f"{path} has no run {which}: choose from 1 to {len(runs)}.")
+    return {**runs[index], "label": f"{Path(path).name}: {names[index]}"}
+
+
+def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """B against A, for every metric that both have; metrics of the whole set have a difference and no test."""
+    ids = [item["id"] for item in a["items"]]
+    if sorted(ids) != sorted(item["id"] for item in b["items"]):
+        only = len({*ids} ^ {item["id"] for item in b["items"]})
+        raise CaptionLabError(
+            f"The runs are over different items ({only} are in one of them only): run both with the same data set, --split and --limit."
+        )
+    if len({*ids}) < len(ids):
+        raise CaptionLabError("The runs have several captions of one item, which cannot be paired: give one caption for each item.")
+    theirs = {item["id"]: item["scores"] for item in b["items"]}
+    other_judge = [n for n, e in a["encoders"].items() if b["encoders"].get(n, e) != e]
+    if other_judge:
+        raise CaptionLabError(f"{', '.join(other_judge)} come from different judges in the two runs: measure both with the same weights.")
+    rows = []
+    for name in (n for n in a["metrics"] if n in b["metrics"]):
+        row = {"metric": name, "a": a["metrics"][name]["mean"], "b": b["metrics"][name]["mean"]}
+        row["difference"] = row["b"] - row["a"]
+        pairs = [(item["scores"].get(name), theirs[item["id"]].get(name)) for item in a["items"]]
+        if all(x is not None and y is not None for x, y in pairs):
+            values = np.array(pairs, dtype=np.float64)
+            row |= paired(*(np.log(values) if name == "perplexity" else values).T)  # its mean is geometric
+        rows.append(row)
+    return {"a": a["label"], "b": b["label"], "n": len(ids), "metrics": rows}
+
+
+def paired(a: np.ndarray, b: np.ndarray, seed: int = 0) -> dict[str, Any]:
+    """Paired values (n,) each → the interval of the mean difference and three p-values, two-sided.
+
+    `permutation` asks about the mean, `wilcoxon` about ranks, `sign` only which of the two is larger more often.
+    """
+    difference = b - a
+    low, high = Resampler([str(i) for i in range(len(difference))], seed=seed).mean(difference)
+    wins, losses = int((difference > 0).sum()), int((difference < 0).sum())
+    return {
+        "low": low,
+        "high": high,
+        "permutation": sign_flip(difference, seed),
+        "wilcoxon": sign_flip(signed_ranks(difference), seed),
+        "sign": sign_test(wins, losses),
+        "wins": wins,
+        "losses": losses,
+    }
+
+
+def sign_flip(values: np.ndarray, seed: int = 0, flips: int = FLIPS) -> float:
+    """How often random signs give a sum at least as far from zero as the one observed. Exact for few values."""
+    values = values[values != 0]
+    if len(values) == 0:
+        return 1.0
+    observed = abs(values.sum()) * (1 - 1e-12) - 1e-15  # rounding must not separate equal sums
+    if 2 ** len(values) <= flips:
+        signs = 1 - 2 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
+        return float((abs(signs @ values) >= observed).mean())
+    rng, extreme = np.random.default_rng(seed), 0
+    for _ in range(10):  # in tenths: a thousand items would need 80 MB at once
+        signs = rng.integers(0, 2, (flips // 10, len(values)), dtype=np.int8) * 2.0 - 1
+        extreme += int((abs(signs @ values) >= observed).sum())
+    return (extreme + 1) / (flips + 1)
+
+
+def signed_ranks(difference: np.ndarray) -> np.ndarray:
+    """Wilcoxon's: the rank of each |difference| with its sign; equal ones share their mean rank, zeros are dropped."""
+    difference = difference[difference != 0]
+    _, place, counts = np.unique(abs(difference), return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    return np.sign(difference) * (last - (counts - 1) / 2)[place]
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided: a fair coin, thrown wins + losses times, falls at least as unevenly."""
+    n, fewer = wins + losses, min(wins, losses)
+    logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(fewer + 1)]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+def text(report: dict[str, Any]) -> str:
+    """A table, a verdict for each metric."""
+    head = ["", "A", "B", "B − A", "95 % interval", "permutation", "Wilcoxon", "sign", "wins:losses", ""]
+    table = [head]
+    for row in report["metrics"]:
+        line = [row["metric"], number(row["a"]), number(row["b"]), f"{row['difference']:+.3f}"]
+        if "permutation" in row:
+            interval = f"[{row['low']:+.3f}, {row['high']:+.3f}]" + (" log" if row["metric"] == "perplexity" else "")
+            tests = [f"p = {row[name]:.4f}" for name in ("permutation", "wilcoxon", "sign")]
+            line += [interval, *tests, f"{row['wins']}:{row['losses']}", verdict(row)]
+        else:
+            line += ["of the whole set: no paired test", "", "", "", "", ""]
+        table.append(line)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    notes = f"{len(report['metrics'])} metrics are tested one by one: at {LEVEL:g}, one in {1 / LEVEL:.0f} would differ by chance alone."
+    return "\n".join([f"A is {report['a']}", f"B is {report['b']}", f"{report['n']} items, paired", *lines, notes])
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """In words, by the permutation test."""
+    if row["permutation"] >= LEVEL:
+        return "no difference shown"
+    return "B is higher" if row["difference"] > 0 else "B is lower"

@@ -1,0 +1,58 @@
+"""What the condition adds to words that carry content, and to those that hold a sentence together.
+
+log p(word|input) − log p(word), summed over a word's pieces, is what the token plots show; here it is averaged by class of word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from captioners.metrics.base import MetricResult, Rows, metric
+from captioners.types import TokenTrace
+
+CLOSED_CLASSES = """a an the this that these those some any each every all both another other its his her their our my your
+    he she it they them him we us you i who whom which what there one someone something
+    and or but nor so as than if while when where because
+    of in on at by to from with without for into onto over under above below between among through across along around
+    behind before after during near off out up down against toward towards beside next inside outside about
+    is are was were be been being am has have had do does did can could will would may might must shall should not no"""
+FUNCTION_WORDS = frozenset(CLOSED_CLASSES.split())
+Gains = dict[str, tuple[float, int]]  # class → sum over its words, how many
+
+
+def word_gains(trace: Sequence[TokenTrace]) -> list[tuple[str, float]]:
+    """(word, log p(word|input) − log p(word)) of each word; pieces of one word are put together, punctuation is dropped."""
+    words: list[list] = []
+    for token in trace:
+        piece = token.token
+        if not any(c.isalnum() for c in piece) or (piece.startswith("<") and piece.endswith(">")):  # the end of the sentence is no word
+            continue
+        if not words or piece.startswith(" "):
+            words.append(["", 0.0])
+        words[-1][0] += piece
+        words[-1][1] += token.cond - token.uncond
+    cleaned = (("".join(c for c in text.lower() if c.isalnum()), gain) for text, gain in words)
+    return [(text, gain) for text, gain in cleaned if text and np.isfinite(gain)]
+
+
+def gains_by_class(trace: Sequence[TokenTrace]) -> Gains:
+    """The words of one caption."""
+    gains = {"content": (0.0, 0), "function": (0.0, 0)}
+    for word, gain in word_gains(trace):
+        kind = "function" if word in FUNCTION_WORDS else "content"
+        gains[kind] = (gains[kind][0] + gain, gains[kind][1] + 1)
+    return gains
+
+
+@metric("gains")
+def gains(rows: Rows) -> list[MetricResult]:
+    """The mean over all words of a class; nats."""
+    results = []
+    for kind in ("content", "function"):
+        sums = np.array([g[kind] for g in rows.gains], dtype=np.float64)  # (n, 2)
+        if sums[:, 1].sum():
+            low, high = rows.resampler.of_sums(sums, lambda s: s[..., 0] / np.maximum(s[..., 1], 1))
+            results.append(MetricResult(f"gain-{kind}", float(sums[:, 0].sum() / sums[:, 1].sum()), low, high))
+    return results

@@ -1,0 +1,49 @@
+"""Two Ray workers, one of them killed on the way, give the numbers of one plain process."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+from PIL import Image
+
+from captioners.evaluation.core import evaluate
+from captioners.evaluation.on_ray import OnRay
+from captioners.types import CaptionLabError
+
+
+def test_two_workers_one_of_them_killed_give_the_same_numbers(tmp_path, draw, embedded):
+    (tmp_path / "images").mkdir()
+    for i in range(16):
+        Image.fromarray(draw(i).data).save(tmp_path / f"images/{i}.png")
+    (tmp_path / "images/3.png").write_bytes(b"not a picture")
+    lines = [json.dumps({"image": f"{i}.png", "captions": ["a red ball", "circles"]}) for i in range(16)]
+    (tmp_path / "captions.jsonl").write_text("\n".join(lines))
+    engine, killed = OnRay("embedded", "cpu", workers=2), []
+
+    def kill_one(done: int, total: int) -> None:
+        if done and not killed:
+            killed.append(engine.pids[0])
+            os.kill(engine.pids[0], signal.SIGKILL)
+
+    report = evaluate(embedded, tmp_path, ["cfg"], batch_size=2, engine=engine, progress=kill_one)
+    plain = evaluate(embedded, tmp_path, ["cfg"], batch_size=2)
+    assert killed
+    assert len({*engine.pids}) == 2
+    for run in (*report["runs"], *plain["runs"]):
+        run.pop("seconds")
+    assert report == plain
+    assert report["runs"][0]["n"] == 15
+    assert [f["id"] for f in report["runs"][0]["failed"]] == ["3.png"]
+
+
+def test_without_ray_a_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(CaptionLabError, match="pip install ray"):
+        OnRay("embedded", "cpu")
+
+
+def test_an_impossible_number_of_workers_is_refused():
+    with pytest.raises(CaptionLabError, match="--workers 0 is not possible"):
+        OnRay("embedded", "cpu", workers=0)
