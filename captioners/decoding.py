@@ -89,6 +89,7 @@ class TraceColumns:
     """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the end."""
 
     tokenizer: CaptionTokenizer
+    places: list[dict[int, int] | None] = field(default_factory=list)  # row → where it stands at this position, if some have ended
     chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
     columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
     tops: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)  # name → values, ids (rows, ALTERNATIVES)
@@ -96,8 +97,12 @@ class TraceColumns:
     kl: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
 
-    def add(self, token: Tensor, distributions: dict[str, Tensor]) -> None:
-        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed."""
+    def add(self, token: Tensor, distributions: dict[str, Tensor], rows: Sequence[int] | None = None) -> None:
+        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed.
+
+        `rows` names the rows that are left, where some have ended.
+        """
+        self.places.append(None if rows is None else {row: place for place, row in enumerate(rows)})
         self.chosen.append(token)
         self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
         self.tops.append({name: tuple(logp.topk(ALTERNATIVES, dim=1)) for name, logp in distributions.items()})
@@ -105,20 +110,39 @@ class TraceColumns:
         self.kl.append(guidance.kl(distributions["cond"], distributions["uncond"]))
         self.entropy.append(guidance.entropy(distributions["guided"]))
 
-    def fill(self, name: str, rows: Tensor, logp: Tensor) -> None:
+    def fill(self, name: str, rows: Sequence[int], logp: Tensor) -> None:
         """A column that was unknown while decoding: logp (len(rows), positions, vocab)."""
         for position, token in enumerate(self.chosen):
-            here = logp[:, position]
-            self.columns[position][name][rows] = here.gather(1, token[rows, None])[:, 0]
+            there = [(i, place) for i, row in enumerate(rows) if (place := self._place(row, position)) is not None]
+            if not there:
+                continue
+            some, place = torch.tensor(there, device=logp.device).T
+            here = logp[some, position]
+            self.columns[position][name][place] = here.gather(1, token[place, None])[:, 0]
             for old, new in zip(self.tops[position][name], here.topk(ALTERNATIVES, dim=1), strict=True):
-                old[rows] = new
-            self.kl[position][rows] = guidance.kl(self.cond[position][rows], here)
+                old[place] = new
+            self.kl[position][place] = guidance.kl(self.cond[position][place], here)
+
+    def tokens(self, rows: Sequence[int]) -> Tensor:
+        """(len(rows), positions): what was chosen; padding where a row has ended."""
+        found = [[self.tokenizer.pad] * len(self.chosen) for _ in rows]
+        for position, token in enumerate(self.chosen):
+            values = token.tolist()
+            for i, row in enumerate(rows):
+                if (place := self._place(row, position)) is not None:
+                    found[i][position] = values[place]
+        return torch.tensor(found, device=self.chosen[0].device)
+
+    def _place(self, row: int, position: int) -> int | None:
+        places = self.places[position]
+        return row if places is None else places.get(row)
 
     def row(self, row: int, length: int) -> list[TokenTrace]:
         """The first `length` positions of one row."""
         return [self._position(row, position) for position in range(length)]
 
     def _position(self, row: int, position: int) -> TokenTrace:
+        row = self._place(row, position)
         values = {name: column[row].item() for name, column in self.columns[position].items()}
         known = {name: top for name, top in self.tops[position].items() if not math.isnan(values[name])}
         return TokenTrace(
@@ -171,7 +195,7 @@ def finished(
     with clock.stage("rank"):
         candidates, order = rank(players.ranker(media.kind) if len(texts) > 1 else None, media, texts, logprobs)
     with clock.stage("trace"):
-        trace, details = trace_of(order[0]), details_of(order[0])
+        trace, details = (trace_of(order[0]), details_of(order[0])) if settings.traced else ([], {})
     result = Result(
         method=spec.id,
         caption=candidates[0].caption,

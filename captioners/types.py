@@ -192,10 +192,11 @@ class Control:
 class Settings(Mapping[str, Any]):
     """The value of every control of one method, checked; plus `forced`, {position: token}, which fixes tokens.
 
-    Made by `Spec.settings`. Read a value as `settings["guidance_scale"]`.
+    Made by `Spec.settings`. Read a value as `settings["guidance_scale"]`. `traced` is no setting of the caption: without it a method
+    may leave the trace and the details of its result empty, which nobody reads in a large evaluation.
     """
 
-    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[int, str] = {}):
+    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[int, str] = {}, traced: bool = True):
         known = {c.name: c for c in controls}
         for name in values:
             if name not in known:
@@ -203,6 +204,7 @@ class Settings(Mapping[str, Any]):
         self.controls = controls
         self.values_ = {name: control.parse(values.get(name, control.default)) for name, control in known.items()}
         self.forced = {_position(k): _token(v) for k, v in dict(forced).items()}
+        self.traced = traced
 
     def __getitem__(self, name: str) -> Any:
         return self.values_[name]
@@ -224,7 +226,11 @@ class Settings(Mapping[str, Any]):
 
     def replace(self, forced: Mapping[int, str] | None = None, **values: Any) -> Settings:
         """A copy with some values changed."""
-        return Settings(self.controls, {**self.values_, **values}, self.forced if forced is None else forced)
+        return Settings(self.controls, {**self.values_, **values}, self.forced if forced is None else forced, self.traced)
+
+    def untraced(self) -> Settings:
+        """A copy that asks for the caption alone."""
+        return Settings(self.controls, self.values_, self.forced, traced=False)
 
     def __json__(self) -> dict:
         return {**to_json(self.values_), "forced": {str(k): v for k, v in self.forced.items()}}

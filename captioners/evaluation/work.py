@@ -92,7 +92,8 @@ class Worker:
         said, seconds = [], []
         for name, settings in self.plan.runs:
             started = time.perf_counter()
-            results = self.methods[name].caption_batch(inputs, [settings] * len(inputs))
+            asked = settings if self.plan.traced else settings.untraced()
+            results = self.methods[name].caption_batch(inputs, [asked] * len(inputs))
             seconds.append(time.perf_counter() - started)
             said.append([self._said(result) for result in results])
         failed = {name: str(error) for name, error in read.items() if name not in media}

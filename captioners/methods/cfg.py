@@ -20,6 +20,7 @@ from captioners.decoding import Clock, TraceColumns, by_kind, choose, finished, 
 from captioners.registry import Captioner, register
 from captioners.types import Media, Settings, Spec, Step
 
+CROWDED = 7 / 8  # of the batch: when this share or less still goes on, the others leave it
 DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
 
 CONTROLS = (
@@ -73,7 +74,7 @@ class ClassifierFree(Captioner):
 
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        clock, trace = Clock(), TraceColumns(self.players.tokenizer)
+        clock, trace, traced = Clock(), TraceColumns(self.players.tokenizer), any(s.traced for s in settings)
         rows = [row for item, (m, s) in enumerate(zip(media, settings, strict=True)) for row in self._rows(item, m, s)]
         with clock.stage("encode"):
             grids = [f.grid for f in self.players.encode(media)]
@@ -81,20 +82,29 @@ class ClassifierFree(Captioner):
             branches = Branches(self.players, rows, grids, [m.kind for m in media], clock)
             lm = PromptedLM(self.players, rows, settings, media, clock)
         first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
+        left = list(range(len(rows)))  # the rows in the batch: those that have ended leave it
         for position in range(max(r.max_tokens for r in rows)):
             with clock.stage("decode"):
+                here = [rows[i] for i in left]
                 distributions = branches.next() | lm.next()
-                distributions["guided"] = guidance.normalise(self._scores(rows, distributions, position))
-                tokens = self._choose(rows, distributions["guided"].clone(), position)
-                trace.add(tokens, distributions)
-                self._extend(rows, tokens.tolist(), trace.columns[-1]["guided"].tolist())
-            if all(r.done for r in rows):
+                distributions["guided"] = guidance.normalise(self._scores(here, distributions, position))
+                tokens = self._choose(here, distributions["guided"].clone(), position)
+                if traced:
+                    trace.add(tokens, distributions, left)
+                self._extend(here, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
+            going = [place for place, row in enumerate(here) if not row.done]
+            if not going:
                 break
+            if len(going) <= CROWDED * len(here):
+                branches.keep(going)
+                lm.keep(going)
+                left, tokens = [left[place] for place in going], tokens[going]
             branches.append(tokens)
             lm.append(tokens)
             yield [self._step(rows, row, trace) for row in first] if live else []
-        with clock.stage("trace"):
-            branches.fill_unconditional(trace, [i for i, r in enumerate(rows) if r.beta == 0])
+        if traced:
+            with clock.stage("trace"):
+                branches.fill_unconditional(trace, [i for i, r in enumerate(rows) if r.beta == 0])
         yield [self._finish(item, media[item], settings[item], rows, trace, clock, len(media)) for item in range(len(media))]
 
     # ------------------------------------------------------------------------------------------------- one caption
@@ -181,7 +191,8 @@ class Branches:
         order, stacked = by_kind(grids, kinds)
         condition = self.decoder.condition(stacked, order.to(self.device))
         items = torch.tensor([r.item for r in rows], device=self.device)
-        self.condition = condition[items].joined(condition[items[self.second]].removed())
+        self.all = condition[items]
+        self.condition = self.all.joined(condition[items[self.second]].removed())
         start = torch.tensor([players.start_token(kind) for kind in kinds], device=self.device)
         self.start = start[items]
         self.ids, self.past = torch.cat([self.start, self.start[self.second]])[:, None], None
@@ -199,16 +210,25 @@ class Branches:
         """Take the chosen tokens (rows,) into both branches."""
         self.ids = torch.cat([tokens, tokens[self.second]])[:, None]
 
+    def keep(self, places: list[int]) -> None:
+        """Only the rows at these places go on, in both branches."""
+        moved = {place: i for i, place in enumerate(places)}
+        second = [(self.count + i, moved[place]) for i, place in enumerate(self.second.tolist()) if place in moved]
+        index = torch.tensor(places + [i for i, _ in second], device=self.device)
+        self.past = [(k[index], v[index]) for k, v in self.past]
+        self.condition = self.condition[index]
+        self.second = torch.tensor([i for _, i in second], dtype=torch.long, device=self.device)
+        self.count = len(places)
+
     def fill_unconditional(self, trace: TraceColumns, rows: list[int]) -> None:
         """One teacher-forced pass over finished captions gives the rows without a second branch their missing column."""
         if not rows:
             return
         index = torch.tensor(rows, device=self.device)
-        tokens = torch.stack([t[index] for t in trace.chosen], 1)
-        ids = torch.cat([self.start[index, None], tokens[:, :-1]], 1)
-        logp = self.decoder(ids, self.condition[index].removed())[0].log_softmax(-1)
+        ids = torch.cat([self.start[index, None], trace.tokens(rows)[:, :-1]], 1)
+        logp = self.decoder(ids, self.all[index].removed())[0].log_softmax(-1)
         self.clock.call("decoder")
-        trace.fill("uncond", index, logp)
+        trace.fill("uncond", rows, logp)
 
 
 class PromptedLM:
@@ -242,6 +262,16 @@ class PromptedLM:
         out = logits.new_full((self.count, logits.shape[-1]), math.nan)
         out[self.index] = logits[:, -1].log_softmax(-1)
         return {"lm": out}
+
+    def keep(self, places: list[int]) -> None:
+        """Only the rows at these places go on."""
+        moved = {place: i for i, place in enumerate(places)}
+        mine = [(i, moved[place]) for i, place in enumerate(self.index.tolist()) if place in moved]
+        self.index = torch.tensor([i for _, i in mine], dtype=torch.long, device=self.device)
+        self.count = len(places)
+        if mine:
+            some = torch.tensor([i for i, _ in mine], device=self.device)
+            self.past, self.mask = [(k[some], v[some]) for k, v in self.past], self.mask[some]
 
     def append(self, tokens: Tensor) -> None:
         """Take the chosen tokens (rows,)."""
