@@ -43,16 +43,16 @@ class Row:
 
 
 def rows_of(
-    tokenizer: CaptionTokenizer, media: Sequence[Media], settings: Sequence[Settings], weights: Sequence[float], drawn_at: float = DRAWN_AT
+    tokenizer: CaptionTokenizer, media: Sequence[Media], settings: Sequence[Settings], weights: Sequence[float], longest: int
 ) -> list[Row]:
-    """The candidates of every input, one behind the other. `drawn_at` is a greedy method's temperature for all but the first."""
+    """The candidates of every input, one behind the other; no caption has more than `longest` tokens."""
     rows = []
     for item, (m, s, weight) in enumerate(zip(media, settings, weights, strict=True)):
-        forced = forced_ids(tokenizer, s, s["max_tokens"])
+        most = min(s["max_tokens"], longest)
+        forced = forced_ids(tokenizer, s, most)
         for candidate in range(s["num_candidates"]):
-            temperature = s["temperature"] or (drawn_at if candidate else 0.0)
-            source = generator(s["seed"], m, candidate)
-            rows.append(Row(item, candidate, m.kind, weight, temperature, s["num_steps"], s["max_tokens"], forced, source))
+            temperature = s["temperature"] or (DRAWN_AT if candidate else 0.0)
+            rows.append(Row(item, candidate, m.kind, weight, temperature, s["num_steps"], most, forced, generator(s["seed"], m, candidate)))
     return rows
 
 

@@ -117,7 +117,7 @@ class MaskDenoiser(nn.Module):
 
 @torch.no_grad()
 def warm_start(denoiser: MaskDenoiser, decoder: CaptionDecoder, code_embeddings: dict[str, Tensor], mask: int, end: int) -> None:
-    """Take over everything from a trained decoder; code_embeddings {kind: (codes, dim)} are what its grid projection makes of the codes."""
+    """Take over everything from a trained decoder; code_embeddings {kind: (codes, dim)} stand where its grid stood."""
     for name in ("tokens", "context_norm", "blocks", "norm"):
         getattr(denoiser, name).load_state_dict(getattr(decoder, name).state_dict())
     denoiser.positions.copy_(decoder.positions)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from captioners.metrics.base import Rows
 from captioners.metrics.ngram import cider
-from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
+from captioners.nets.captioner import CaptionDecoder
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig, warm_start
-from captioners.profiles.store import file_hash, load_into, read_config, save_part
+from captioners.profiles.store import file_hash, save_part
 from captioners.sound_classes import named
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus
@@ -29,11 +29,11 @@ from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import sound_pairs
 from captioners.training.tokenizer import load_tokenizer
-from captioners.training.vq import media_codes
+from captioners.training.vq import load_decoder, load_vq, media_codes
 
-EPOCHS, BATCH, LR = 7, 64, 8e-4
+EPOCHS, BATCH, LR = 14, 64, 8e-4
 PER_PICTURE = 2  # captions of each picture in one epoch
-VIEWS = 2  # of each picture: as it is, and its mirror image
+VIEWS = 3  # of each picture: as it is, its mirror image, and a random crop
 TAUGHT = 0.5  # share of picture captions that are the guided teacher's
 TEACHER_SCALE = 1.5
 MASKED = 0.3  # share of examples with a masked condition (the paper: 0.1, each token with 0.1)
@@ -73,20 +73,16 @@ def train(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     features, sounds = image_features(job), sound_pairs(job)
     features["train"] = features["train"][:VIEWS]
-    shown = {split: media_codes(job, "image-vq", grids.flatten(0, 1)).unflatten(0, grids.shape[:2]) for split, grids in features.items()}
-    heard, heard_dev = (media_codes(job, "audio-vq", grids) for grids in (sounds.grids, sounds.dev_grids))
-    decoder = _teacher(job)
+    vq, decoder = {kind: load_vq(job, f"{kind}-vq") for kind in ("image", "audio")}, load_decoder(job)
+    shown = {split: media_codes(vq["image"], grids.flatten(0, 1)).unflatten(0, grids.shape[:2]) for split, grids in features.items()}
+    heard, heard_dev = (media_codes(vq["audio"], grids) for grids in (sounds.grids, sounds.dev_grids))
     config = MaskDenoiserConfig(
         **{k: getattr(decoder.config, k) for k in ("vocab", "dim", "text_layers", "cross_layers", "heads", "max_tokens")},
-        **{f"{kind}_codes": read_config(job.find(f"{kind}-vq"))["codes"] for kind in ("image", "audio")},
+        **{f"{kind}_codes": net.config.codes for kind, net in vq.items()},
         **{f"{kind}_cells": getattr(decoder.config, f"{kind}_cells") for kind in ("image", "audio")},
     )
     model = MaskDenoiser(config)
-    tables = {
-        "image": _centroids(decoder, "image", features["train"][0], shown["train"][0], config.image_codes),
-        "audio": _centroids(decoder, "audio", sounds.grids, heard, config.audio_codes),
-    }
-    warm_start(model, decoder, tables, tokenizer.mask, tokenizer.eos)
+    warm_start(model, decoder, {kind: net.codebook for kind, net in vq.items()}, tokenizer.mask, tokenizer.eos)
 
     pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
     rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
@@ -151,27 +147,12 @@ def train(name: str, job: Job) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------- the teacher
 
 
-def _teacher(job: Job) -> CaptionDecoder:
-    path = job.find("cfg")
-    return load_into(CaptionDecoder(CaptionerConfig(**read_config(path))), path).eval().requires_grad_(False)
-
-
 def guided_captions(job: Job, teacher: CaptionDecoder, tokenizer: CaptionTokenizer, grids: Tensor) -> list[list[str]]:
     """The teacher's caption of every view of every picture, grids (views, n, cells, c); cached by its weights."""
     path = job.cache / f"guided-captions-{file_hash(job.find('cfg'))}-{TEACHER_SCALE}.json"
     if not path.exists():
         path.write_text(json.dumps([greedy(teacher, tokenizer, "image", view, TEACHER_SCALE) for view in grids]))
     return json.loads(path.read_text())
-
-
-@torch.no_grad()
-def _centroids(decoder: CaptionDecoder, kind: str, grids: Tensor, codes: Tensor, count: int) -> Tensor:
-    """What the decoder's projection makes of the cells of each code, on average: (count, dim)."""
-    sums, seen = torch.zeros(count, decoder.config.dim), torch.zeros(count)
-    for cells, some in zip(grids.split(512), codes.split(512), strict=True):
-        sums.index_add_(0, some.flatten(), decoder.enter[kind](cells.float()).flatten(0, 1))
-        seen += some.flatten().bincount(minlength=count)
-    return torch.where(seen[:, None] > 0, sums / seen[:, None].clamp(min=1), sums.sum(0) / seen.sum())
 
 
 # -------------------------------------------------------------------------------------------------------- batches
