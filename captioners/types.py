@@ -263,6 +263,7 @@ class Spec:
     modalities: tuple[Modality, ...]
     controls: tuple[Control, ...]
     formula: str = ""
+    off: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what else turns its guidance off, beside γ = 1 and w = 0
 
     def settings(self, forced: Mapping[int, str] = {}, **values: Any) -> Settings:
         """Checked settings: what is not given has this method's own default."""

@@ -21,7 +21,7 @@ from captioners.ui.traffic import Traffic
 REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
 OPEN_MEDIA = 16  # decoded files
 
-# What "no guidance" means for the controls that guide; a method listens to some of them.
+# What "no guidance" means for the controls that guide; a method listens to some of them, and its spec may say more.
 OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
 
 Key = tuple[str, str, Settings]
@@ -29,7 +29,7 @@ Key = tuple[str, str, Settings]
 
 def unguided(spec: Spec, settings: Settings) -> Settings:
     """The same settings with all guidance off."""
-    return settings.replace(**{name: value for name, value in OFF.items() if spec.listens_to(name)})
+    return settings.replace(**{name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)})
 
 
 class Studio:
