@@ -1,4 +1,33 @@
 () => {
+  // The slider under a denoised caption: the words as they stood at that step, and a line across the heatmap above.
+  const at = (replay) => {
+    const frames = JSON.parse(replay.dataset.frames), slider = replay.querySelector("input");
+    const [step, tokens] = frames[slider.value];
+    const words = tokens.map(([text, state]) => (state === "masked" ? "▒▒▒" : text.trim() || "␣"));
+    replay.querySelector("output").textContent = `${step} of ${frames.at(-1)[0]}`;
+    slider.setAttribute("aria-valuetext", `step ${step}: ${words.join(" ").replaceAll("▒▒▒", "masked")}`);
+    replay.querySelector("p").replaceChildren(...tokens.flatMap(([text, state, tint], i) => {
+      const token = document.createElement("span");
+      token.className = `cl-token cl-${state} ${tint > 0 ? "cl-for" : tint < 0 ? "cl-against" : "cl-even"}`;
+      token.style.setProperty("--tint", Math.abs(tint));
+      token.textContent = words[i];
+      return text.startsWith(" ") || state === "masked" ? [" ", token] : [token];
+    }));
+    return step;
+  };
+  const mark = (replay, step) => {
+    const plot = replay.closest(".cl-card")?.querySelector(".js-plotly-plot"), { xaxis3: x, yaxis3: y } = plot?._fullLayout ?? {};
+    plot?.querySelector(".cl-now")?.remove();
+    if (!x?._length || !y?._length || !step) return;
+    const line = document.createElement("div");
+    line.className = "cl-now";
+    Object.assign(line.style, { left: `${x._offset}px`, width: `${x._length}px`, top: `${y._offset + y.c2p(step)}px` });
+    plot.querySelector(".svg-container")?.append(line);
+  };
+  document.addEventListener("input", (event) => {
+    const replay = event.target.closest?.(".cl-replay");
+    if (replay) mark(replay, at(replay));
+  });
   // Cards are drawn anew with every caption: what a visitor has opened stays open.
   const open = new Set();
   document.addEventListener("toggle", (event) => {
@@ -9,6 +38,11 @@
     for (const details of document.querySelectorAll("details[data-key]:not([open])")) {
       if (open.has(details.dataset.key) && !details.dataset.seen) details.open = true;
       details.dataset.seen = "yes";
+    }
+    for (const replay of document.querySelectorAll(".cl-replay:not([data-seen])")) {
+      replay.dataset.seen = "yes";
+      at(replay);
+      mark(replay, null);
     }
     // Gradio draws example pictures as buttons without a name.
     for (const button of document.querySelectorAll("button.gallery-item:not([aria-label])")) {

@@ -264,6 +264,7 @@ class Spec:
     controls: tuple[Control, ...]
     formula: str = ""
     off: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what else turns its guidance off, beside γ = 1 and w = 0
+    branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
 
     def settings(self, forced: Mapping[int, str] = {}, **values: Any) -> Settings:
         """Checked settings: what is not given has this method's own default."""

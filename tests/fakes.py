@@ -12,7 +12,7 @@ from captioners import registry
 from captioners.profiles.base import Calibration, Profile
 from captioners.profiles.store import MissingPart
 from captioners.registry import Captioner
-from captioners.types import Candidate, Control, Result, Spec, Step, StepToken, to_json
+from captioners.types import Alternative, Candidate, Control, Result, Spec, Step, StepToken, TokenTrace, to_json
 
 WORDS = ("dog", "boat", "tree", "house", "bird", "car", "lamp", "hill")
 
@@ -119,6 +119,102 @@ class Shout(Echo):
         ("image",),
         (SEED, Control("volume", "choice", "Volume", "How loud.", "loud", choices=("loud", "louder"))),
     )
+
+
+SCALE = Control("guidance_scale", "number", "Guidance scale γ", "How strong.", 2.0, 0, 5, 0.1, front=True)
+STEPS = Control("num_steps", "number", "Steps", "How many.", 4, 1, 200, 1)
+STATES = ("masked", "draft", "final")
+
+
+def told(position: int, token: str, step: int = 9, **more) -> TokenTrace:
+    """A position whose numbers say where it stands."""
+    cond = -2.0 / (step + 1)
+    options = [Alternative(token, cond), Alternative(" other", cond - 1)]
+    return TokenTrace(position, token, cond, -1.0 - position / 2, cond / 2, {"guided": options, "cond": options}, 0.2, 1.0, **more)
+
+
+class Denoiser(Captioner):
+    """A caption that comes out of noise, position by position, with a masked condition and several candidates."""
+
+    spec = Spec(
+        "denoiser",
+        "Denoiser",
+        "Uncovers words.",
+        "https://example.org/denoiser",
+        ("image", "audio"),
+        (SCALE, Control("num_candidates", "number", "Candidates", "How many.", 3, 1, 64, 1, front=True), STEPS, SEED),
+        branches=("full", "masked"),
+    )
+    words = (" a", " grey", " cat", " in", " the", " grass")
+
+    def frame(self, step: int, steps: int, words) -> list[StepToken]:
+        """Half of the words are drafts one step before they are final."""
+        ready = len(words) * step / steps
+        return [
+            StepToken(w if i < ready + 1 else "", STATES[2 if i < ready else 1 if i < ready + 1 else 0], 0.5) for i, w in enumerate(words)
+        ]
+
+    def decode(self, media, settings, live):
+        texts = [[s.forced.get(i, w) for i, w in enumerate(self.words)] for s in settings]
+        for step in range(1, max(s["num_steps"] for s in settings)):
+            yield (
+                [
+                    Step(step, s["num_steps"], self.frame(step, s["num_steps"], t), others=["another"])
+                    for s, t in zip(settings, texts, strict=True)
+                ]
+                if live
+                else []
+            )
+        yield [self.finish(m, s, t) for m, s, t in zip(media, settings, texts, strict=True)]
+
+    def finish(self, media, settings, words) -> Step:
+        steps = settings["num_steps"]
+        frames = [self.frame(k, steps, words) for k in range(1, steps + 1)]
+        along = [{"cond": -3.0 / k, "uncond": -4.0 / k, "guided": -2.0 / k} for k in range(1, steps + 1)]
+        caption = "".join(words).strip()
+        made = Result(
+            self.spec.id, caption, [Candidate(caption, 0.5, -1.0), Candidate("another", 0.4, -2.0)],
+            [told(i, w, steps=along) for i, w in enumerate(words)], to_json(settings), settings["seed"], "fake", {}, {"decode": 0.01},
+            details={
+                "denoising": [{"step": k, "tokens": [[t.text, t.state, t.probability] for t in f]} for k, f in enumerate(frames, 1)],
+                "masked_cells": {"shape": [2, 3] if media.kind == "image" else [2, 10], "cells": [1, 5]},
+                "diversity": {"distinct": 0.8},
+            },
+        )  # fmt: skip
+        return Step(steps, steps, [StepToken(w, "final", 0.9) for w in words], made.trace, ["another"], made)
+
+
+class Mover(Captioner):
+    """A caption that grows, with gradient steps before every word."""
+
+    spec = Spec(
+        "mover",
+        "Mover",
+        "Moves a memory.",
+        "https://example.org/mover",
+        ("image", "audio"),
+        (SCALE, STEPS, SEED),
+        branches=("moved", "kept"),
+    )
+    words = (" a", " dog", " barks", "<eos>")
+
+    def decode(self, media, settings, live):
+        for count in range(1, len(self.words)):
+            yield [self.step(s, count) for s in settings] if live else []
+        yield [self.step(s, len(self.words), done=True) for s in settings]
+
+    def step(self, settings, count, done=False) -> Step:
+        moved = range(settings["num_steps"] if settings["guidance_scale"] > 1 else 0)
+        along = [{"loss": 4.0 - i, "fluency": 1.0, "classifier": 1.0, "relevance": 2.0 - i, "probability": 0.5} for i in moved]
+        trace = [told(i, w, classifier=-0.5, steps=along) for i, w in enumerate(self.words[:count])]
+        tokens = [StepToken(t.token, "final", 0.9) for t in trace if t.token != "<eos>"]
+        made = None
+        if done:
+            caption = "".join(t.text for t in tokens).strip()
+            made = Result(
+                self.spec.id, caption, [Candidate(caption)], trace, to_json(settings), settings["seed"], "fake", {}, {"decode": 0.01}
+            )
+        return Step(count, 20, tokens, trace, result=made)
 
 
 def use_fakes(monkeypatch: pytest.MonkeyPatch, *methods: type[Captioner]) -> None:

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 import zipfile
+from html import unescape
 from types import SimpleNamespace
 
 import fakes
@@ -20,7 +22,7 @@ from captioners.ui.about import about_html
 from captioners.ui.badges import badges_html
 from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files
 from captioners.ui.caption import caption_html
-from captioners.ui.card import body_html, head_html, numbers_html
+from captioners.ui.card import body_html, head_html, numbers_html, progress_words
 from captioners.ui.player import BUDGET, Player
 from captioners.ui.plots import comparison_figure, trace_figure
 from captioners.ui.studio import Studio, unguided
@@ -104,9 +106,9 @@ def test_a_result_without_judges_has_fewer_badges():
     assert "CLIPScore" not in badges_html("one", bare, bare, None)
 
 
-def test_a_card_shows_both_captions_and_the_values_used():
+def test_a_card_shows_both_captions_and_the_values_used(picture):
     made, plain = result(), result("a pet")
-    html = head_html(SPEC) + body_html(SPEC, finished(made), finished(plain), None) + numbers_html(SPEC, made)
+    html = head_html(SPEC) + body_html(SPEC, finished(made), finished(plain), None) + numbers_html(SPEC, made, picture)
     assert "Method &lt;One&gt;" in html
     assert "a pet" in html
     assert "Guidance scale γ 2" in html
@@ -116,16 +118,20 @@ def test_a_card_shows_both_captions_and_the_values_used():
     assert "forked at “cat”" in body_html(SPEC, finished(forked), finished(plain), None)
 
 
-def test_a_card_in_the_making_says_how_far_it_is():
-    step = Step(3, 20, [StepToken(" a", "final", 0.9)])
-    assert "step 3 of at most 20" in body_html(SPEC, step, step, None)
+def test_a_card_in_the_making_says_how_far_it_is(picture):
+    one = Step(1, 20, [StepToken(" a", "final", 0.9)])
+    assert "token 1 of at most 20" in body_html(SPEC, one, one, None)
+    denoising, *_ = fakes.Denoiser(None).stream(picture, fakes.Denoiser.spec.settings())
+    assert progress_words(denoising) == "step 1/4 · 2 candidates"
+    _, moving, *_ = fakes.Mover(None).stream(picture, fakes.Mover.spec.settings())
+    assert progress_words(moving) == "token 2, step 4/4"
 
 
 def test_tables_say_what_the_figures_show():
     made = result()
-    assert trace_table(made.trace).count("<tr>") == 4
-    assert "−0.50" in trace_table(made.trace)
-    figure = trace_figure(made.trace)
+    assert trace_table(SPEC, made.trace).count("<tr>") == 4
+    assert "−0.50" in trace_table(SPEC, made.trace)
+    figure = trace_figure(SPEC, made)
     assert [t.name for t in figure.data[:3]] == ["with input", "without", "guided"]
     assert list(figure.data[-1].y)[:2] == pytest.approx([0.1, 3.5])
     assert "cat" in figure.data[0].text[0]
@@ -133,6 +139,67 @@ def test_tables_say_what_the_figures_show():
     rows = [(SPEC, made, result(clip=1.0))]
     assert comparison_table(rows).count("a &lt;dog&gt;") == 2
     assert list(comparison_figure(rows).data[0].y) == [1.0, 1.2]
+
+
+# ------------------------------------------------------------------------------------------------------------- steps
+
+
+def test_a_denoised_caption_has_a_heatmap_a_slider_and_the_same_numbers_in_a_table(picture):
+    made = fakes.Denoiser(None).caption(picture)
+    heat = trace_figure(fakes.Denoiser.spec, made).data[-1]
+    assert heat.type == "heatmap"
+    assert len(heat.z) == 4
+    assert list(heat.z[1]) == pytest.approx([math.exp(-1)] * 6, abs=1e-4)
+    assert "masked" in heat.text[0][5]
+    html = numbers_html(fakes.Denoiser.spec, made, picture)
+    frames = json.loads(unescape(re.search('data-frames="(.*?)"', html)[1]))
+    assert [step for step, _ in frames] == [1, 2, 3, 4]
+    assert [state for _, state, _ in frames[0][1]] == ["final", "final", "draft", "masked", "masked", "masked"]
+    assert frames[-1][1][0] == [" a", "final", 0.04]  # (cond − uncond = 0.25 nats of 4) of 0.6
+    assert 'type="range"' in html
+    assert "<td>37</td>" in html
+    assert "Variety: distinct 0.80" in html
+
+
+def test_a_long_denoising_is_thinned_and_keeps_its_ends(picture):
+    made = fakes.Denoiser(None).caption(picture, fakes.Denoiser.spec.settings(num_steps=200))
+    heat = trace_figure(fakes.Denoiser.spec, made).data[-1]
+    assert (len(heat.y), heat.y[0], heat.y[-1]) == (50, 1, 200)
+    assert "200 of 200" in numbers_html(fakes.Denoiser.spec, made, picture)
+
+
+def test_masked_cells_lie_over_the_picture(picture, sound):
+    html = numbers_html(fakes.Denoiser.spec, fakes.Denoiser(None).caption(picture), picture)
+    assert "2 of 6 cells masked" in html
+    assert '<rect x="1" y="0"' in html
+    assert '<rect x="2" y="1"' in html
+    assert "data:image/jpeg" in html
+    heard = numbers_html(fakes.Denoiser.spec, fakes.Denoiser(None).caption(sound), sound)
+    assert "2 of 20 cells masked" in heard
+    assert "data:image/jpeg" not in heard
+
+
+def test_a_moved_context_has_its_losses_along_the_steps(picture):
+    made = fakes.Mover(None).caption(picture)
+    figure = trace_figure(fakes.Mover.spec, made)
+    curves = {t.name: t for t in figure.data}
+    assert {"moved", "kept", "loss", "relevance", "classifier", "fluency"} <= set(curves)
+    assert list(curves["loss"].y)[:6] == [4.0, 3.0, 2.0, 1.0, None, 4.0]
+    assert list(curves["loss"].x)[:4] == sorted(curves["loss"].x[:4])
+    assert "Weighted losses" in numbers_html(fakes.Mover.spec, made, picture)
+    plain = fakes.Mover(None).caption(picture, fakes.Mover.spec.settings(guidance_scale=1))
+    assert "loss" not in {t.name for t in trace_figure(fakes.Mover.spec, plain).data}
+
+
+def test_a_fork_keeps_what_stands_before_it_or_clamps_the_position_alone(monkeypatch):
+    fakes.use_fakes(monkeypatch, fakes.Denoiser, fakes.Mover)
+    studio = Studio(lambda: Lab(fakes.profile()))
+    for method, forced in ((fakes.Denoiser, {"2": " bird"}), (fakes.Mover, {"0": " a", "1": " dog", "2": " bird"})):
+        player = Player(studio, method.spec, {})
+        values = [c.default for c in knobs.own_controls(method.spec)]
+        *_, shown = player.show(examples.PICTURES[0], (), 0, *values)
+        *_, forked = player.fork(SimpleNamespace(position=2, token=" bird"), shown[3], examples.PICTURES[0], (), 0, *values)
+        assert forked[3][0].settings["forced"] == forced
 
 
 # ---------------------------------------------------------------------------------------------------------- settings
@@ -324,13 +391,6 @@ def test_a_batch_goes_on_after_a_bad_file_and_looks_into_zips(studio, tmp_path):
     assert "4 captions" in batch_table(rows)
 
 
-def test_what_happens_inside_a_token_is_drawn_when_a_method_tells():
-    entries = [dataclasses.replace(t, steps=[{"a": 1.0, "loss": 2.0}, {"a": 1.0, "loss": 1.0}]) for t in result().trace[:2]]
-    heat = trace_figure(entries).data[-1]
-    assert heat.type == "heatmap"
-    assert [list(row) for row in heat.z] == [[2.0, 2.0], [1.0, 1.0]]
-
-
 def test_a_shared_slider_that_reaches_further_than_a_method_gives_it_its_own_end():
     narrow = Spec("n", "N", "I.", "https://example.org", ("image",), (GUIDANCE_SCALE.but(low=1), SEED))
     assert knobs.front_controls([narrow, SPEC])["guidance_scale"].low == 0
@@ -361,12 +421,12 @@ def test_about_speaks_of_every_method_in_its_own_words(studio):
     assert "CC BY 4.0" in html
 
 
-def test_the_figure_that_plotly_does_not_check_would_pass_its_check():
+@pytest.mark.parametrize("method", [None, fakes.Denoiser, fakes.Mover])
+def test_the_figure_that_plotly_does_not_check_would_pass_its_check(method, picture):
     import plotly.graph_objects as go
 
-    entries = [dataclasses.replace(t, steps=[{"loss": 2.0}]) for t in result().trace]
-    for trace_ in (result().trace, entries):
-        go.Figure(json.loads(trace_figure(trace_).to_json()))
+    made = method(None).caption(picture) if method else result()
+    go.Figure(json.loads(trace_figure(method.spec if method else SPEC, made).to_json()))
 
 
 def test_no_control_has_a_name_that_clients_take_for_a_file():

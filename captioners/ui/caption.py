@@ -21,7 +21,7 @@ def caption_html(method: str, step: Step) -> str:
 
 
 def _token(method: str, position: int, token: StepToken, trace: TokenTrace | None, done: bool) -> str:
-    gap = " " if token.text.startswith(" ") or (position and trace is None) else ""
+    gap = " " if token.text.startswith(" ") or token.state == "masked" else ""
     text = "▒▒▒" if token.state == "masked" else escape(token.text.strip()) or "␣"
     hue, style = tint(trace.cond - trace.uncond) if trace else ("cl-even", "")
     if not (done and trace):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 
 from captioners.profiles.base import Calibration
-from captioners.types import Result, Spec, Step
+from captioners.types import Media, Result, Spec, Step
 from captioners.ui.badges import badges_html
 from captioners.ui.caption import caption_html
+from captioners.ui.masks import masked_html
+from captioners.ui.steps import replay_html, steps_table
 from captioners.ui.tables import candidates_table, trace_table
 
 
@@ -32,7 +34,7 @@ def body_html(spec: Spec, guided: Step, plain: Step, calibration: Calibration | 
         progress = _used(spec, result)
         badges = badges_html(spec.id, result, before, calibration)
     else:
-        progress, badges = f"step {guided.position} of at most {guided.total}", ""
+        progress, badges = progress_words(guided), ""
     words = escape(before.caption) if before else "".join(escape(t.text) for t in plain.tokens)
     same = " (the same)" if result and before and result.caption == before.caption else ""
     return (
@@ -44,14 +46,24 @@ def body_html(spec: Spec, guided: Step, plain: Step, calibration: Calibration | 
     )
 
 
-def numbers_html(spec: Spec, result: Result) -> str:
-    """What the plot shows, as a table; the candidates; and notes on the run."""
-    notes = "".join(f'<p class="cl-note">{escape(note)}</p>' for note in dict.fromkeys(result.notes))
-    parts = [notes]
+def progress_words(step: Step) -> str:
+    """How far a caption in the making is."""
+    grows = all(t.state == "final" for t in step.tokens) and step.position - len(step.tokens) in (0, 1)
+    inner = len(step.trace[-1].steps) if step.trace else 0
+    words = f"step {step.position}/{step.total}"
+    if grows:
+        words = f"token {step.position}" + (f", step {inner}/{inner}" if inner else f" of at most {step.total}")
+    return words + (f" · {len(step.others) + 1} candidates" if step.others else "")
+
+
+def numbers_html(spec: Spec, result: Result, media: Media) -> str:
+    """What the plot shows, as tables; the steps, the masked cells, the candidates; and notes on the run."""
+    parts = [replay_html(spec.id, result), masked_html(media, result.details.get("masked_cells"))]
+    parts += [f'<p class="cl-note">{escape(note)}</p>' for note in dict.fromkeys(result.notes)]
     if len(result.candidates) > 1:
         parts.append(_details(f"{spec.id}-candidates", f"{len(result.candidates)} candidates", candidates_table(result)))
     if result.trace:
-        parts.append(_details(f"{spec.id}-numbers", "The plot as a table", trace_table(result.trace)))
+        parts.append(_details(f"{spec.id}-numbers", "The plot as a table", trace_table(spec, result.trace) + steps_table(result)))
     return "".join(parts)
 
 
@@ -67,6 +79,8 @@ def _used(spec: Spec, result: Result) -> str:
         for c, value in values.items()
         if value is not None
     ]
+    if len(result.candidates) > 1:
+        parts.append(f"best of {len(result.candidates)}")
     if forced := result.settings.get("forced"):
         last = max(forced, key=int)
         parts.append(f"forked at “{escape(forced[last].strip())}”; Caption goes back")

@@ -12,6 +12,7 @@ from captioners.types import CaptionLabError, Media, Result, Settings, SettingsE
 from captioners.ui import knobs
 from captioners.ui.card import body_html, message_html, numbers_html
 from captioners.ui.plots import trace_figure
+from captioners.ui.steps import is_denoised
 from captioners.ui.studio import Studio, unguided
 
 FRAME = 0.04  # seconds between two pictures of a caption in the making
@@ -38,8 +39,12 @@ class Player:
     def fork(
         self, event: gr.EventData, runs: Runs, source: str | None, touched: tuple[str, ...], seed: float, *values: Any
     ) -> Iterator[View]:
-        """The caption that goes on from another word: what stands before it is kept."""
-        forced = {t.position: t.token for t in runs[0].trace[: event.position]} | {event.position: event.token}
+        """The caption that goes on from another word: what stands before it is kept, or, if it is denoised, all that was chosen before."""
+        if is_denoised(runs[0]):
+            kept = {int(position): token for position, token in runs[0].settings.get("forced", {}).items()}
+        else:
+            kept = {t.position: t.token for t in runs[0].trace[: event.position]}
+        forced = {**kept, event.position: event.token}
         yield from self._stream(source, lambda: self._settings(touched, seed, values, forced))
 
     def decode_ahead(self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> Iterator[None]:
@@ -95,8 +100,8 @@ class Player:
     def _finished(self, media: Media, guided: Step, plain: Step) -> View:
         matcher = self.studio.lab.panel(media.kind).matcher
         body = body_html(self.spec, guided, plain, matcher.calibration if matcher else None)
-        figure = trace_figure(guided.result.trace) if guided.result.trace else None
-        return body, figure, numbers_html(self.spec, guided.result), (guided.result, plain.result)
+        figure = trace_figure(self.spec, guided.result) if guided.result.trace else None
+        return body, figure, numbers_html(self.spec, guided.result, media), (guided.result, plain.result)
 
     def _ladder(self) -> list[float]:
         scale = next(c for c in self.spec.controls if c.name == SCALE)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import gradio as gr
 import numpy as np
-from PIL import Image
 
 from captioners.types import Control, Media, Result, SettingsError, Spec, Step, StepToken, to_json
 from captioners.ui import examples, knobs
 from captioners.ui.card import body_html, head_html, numbers_html
+from captioners.ui.masks import data_uri
 from captioners.ui.tables import comparison_table
 from captioners.ui.tint import legend
 
@@ -77,7 +75,7 @@ def as_html(media: Media, rows: Sequence[tuple[Spec, Result, Result]]) -> str:
     """One file with everything in it: opens anywhere, asks for nothing."""
     cards = "".join(
         f'<section class="cl-card">{head_html(spec)}{body_html(spec, _finished(guided), _finished(plain), None)}'
-        f"{numbers_html(spec, guided)}</section>"
+        f"{numbers_html(spec, guided, media)}</section>"
         for spec, guided, plain in rows
     )
     return (
@@ -102,8 +100,4 @@ def _finished(result: Result) -> Step:
 def _picture(media: Media) -> str:
     if media.kind != "image":
         return f"<p>A sound of {media.seconds:.1f} s.</p>"
-    image = Image.fromarray(media.data)
-    image.thumbnail((480, 480))
-    buffer = BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return f'<img alt="{escape(media.name)}" src="data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    return f'<img alt="{escape(media.name)}" src="{data_uri(media, 480)}">'

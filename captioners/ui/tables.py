@@ -9,9 +9,9 @@ from captioners.types import Result, Spec, TokenTrace
 from captioners.ui.markup import number, shown, table
 
 
-def trace_table(trace: Sequence[TokenTrace]) -> str:
+def trace_table(spec: Spec, trace: Sequence[TokenTrace]) -> str:
     """One row per token."""
-    columns = ["token", "with input", "without", "difference", "guided", "KL", "entropy"]
+    columns = ["token", *spec.branches, "difference", "guided", "KL", "entropy"]
     extra = [name for name in ("lm", "classifier") if any(getattr(t, name) is not None for t in trace)]
     rows = [
         [shown(t.token), number(t.cond), number(t.uncond), number(t.cond - t.uncond, "+.2f"), number(t.guided)]
@@ -25,7 +25,9 @@ def trace_table(trace: Sequence[TokenTrace]) -> str:
 def candidates_table(result: Result) -> str:
     """All finished captions, best first."""
     rows = [[escape(c.caption), number(c.score, ".3f"), number(c.logprob, ".1f")] for c in result.candidates]
-    return table("Candidates, best first", ["caption", "ranker's score", "log-probability"], rows)
+    variety = ", ".join(f"{escape(name)} {number(value)}" for name, value in result.details.get("diversity", {}).items())
+    told = f'<p class="cl-note">Variety: {variety}.</p>' if variety else ""
+    return table("Candidates, best first", ["caption", "ranker's score", "log-probability"], rows) + told
 
 
 def comparison_table(runs: Sequence[tuple[Spec, Result, Result]]) -> str:

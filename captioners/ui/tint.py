@@ -8,11 +8,15 @@ FULL = 4.0  # nats of |cond − uncond| at which a tint is strongest
 STRONGEST = 0.6  # opacity, so that the text stays readable on light and dark pages
 
 
+def strength(difference: float) -> float:
+    """cond − uncond in nats → from −STRONGEST, full purple, to STRONGEST, full orange."""
+    return round(STRONGEST * max(-1, min(difference / FULL, 1)), 2) if math.isfinite(difference) else 0.0
+
+
 def tint(difference: float) -> tuple[str, str]:
     """cond − uncond in nats → a class, which the style sheet gives its hue, and a style, its strength."""
-    if not math.isfinite(difference) or difference == 0:
-        return "cl-even", "--tint:0"
-    return "cl-for" if difference > 0 else "cl-against", f"--tint:{STRONGEST * min(abs(difference) / FULL, 1):.2f}"
+    signed = strength(difference)
+    return "cl-for" if signed > 0 else "cl-against" if signed < 0 else "cl-even", f"--tint:{abs(signed):.2f}"
 
 
 def legend() -> str:

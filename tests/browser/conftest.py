@@ -17,6 +17,7 @@ from captioners.ui.studio import Studio
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
@@ -65,9 +66,9 @@ class Counter(Typist):
 
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """The address of the page, served with the two methods above."""
+    """The address of the page, served with four methods."""
     with pytest.MonkeyPatch.context() as patch:
-        fakes.use_fakes(patch, Typist, Counter)
+        fakes.use_fakes(patch, Typist, fakes.Mover, fakes.Denoiser, Counter)
         page = build(Studio(lambda: Lab(fakes.profile())))
         _, address, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **launch_options())
         yield address
