@@ -1,12 +1,15 @@
-"""Caption Lab in the browser: python app.py [--profile embedded] [--host H] [--port P] [--device auto|cpu|cuda|mps]"""
+"""Caption Lab in the browser: python app.py [--profile embedded] [--models FILE] [--host H] [--port P] [--device auto|cpu|cuda|mps]"""
 
 from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from threading import Thread
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+with suppress(ImportError):  # on a ZeroGPU Space it must come before torch
+    import spaces  # noqa: F401
 
 from captioners.lab import Lab
 from captioners.profiles.base import PROFILES, ProfileError, pick_device
@@ -19,6 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     """Serve the page; weights are read in the background once it is up."""
     parser = argparse.ArgumentParser(description="Caption Lab: see what guidance does to a caption.")
     parser.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
+    parser.add_argument("--models", metavar="FILE", help="a file that names the profile's models")
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="0.0.0.0 lets other machines in")
     parser.add_argument("--port", type=int, default=None, help="default: the first free one from 7860")
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
@@ -27,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         device = pick_device(args.device)
     except ProfileError as error:
         parser.error(str(error))
-    studio = Studio(lambda: Lab(args.profile, device))
+    studio = Studio(lambda: Lab(args.profile, device, args.models))
     page = build(studio, args.profile, device)
     page.launch(server_name=args.host, server_port=args.port, prevent_thread_lock=True, **launch_options())
     Thread(target=studio.warm_up, args=(examples.PICTURES[0],), daemon=True).start()

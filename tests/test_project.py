@@ -22,7 +22,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TOP_LEVEL = {"app.py", "captioners", "assets", "tests", "requirements.txt", "README.md", "Dockerfile"}
 AROUND = {".ci", ".dockerignore", ".gitattributes", ".gitignore", "LICENSE", "NOTICE", "pyproject.toml"}
 # named by whoever asked for this project: they stay, imported yet or not
-OPTIONAL = {"ray"}  # imported where it is asked for; who asks without it gets a sentence
+OPTIONAL = {"ray", "spaces"}  # used where it is there: ray by who asks for it, spaces by the host
 GIVEN = {"gradio", "torch", "transformers", "open-clip-torch", "torchaudio", "plotly", "pillow"}
 
 

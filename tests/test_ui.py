@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 import zipfile
 from html import unescape
 from types import SimpleNamespace
@@ -282,6 +283,17 @@ def test_what_is_known_is_not_decoded_again_and_the_rest_is_one_batch(studio, pi
     assert first[0].scores["clipscore"].encoder == "hash-8"
     assert studio.known(picture, "echo", settings)
     assert studio.known(picture, "echo", [fakes.Echo.spec.settings(seed=9)]) is None
+
+
+def test_a_zero_gpu_space_lends_its_gpu_to_decoding_and_scoring_alone(monkeypatch, picture):
+    fakes.use_fakes(monkeypatch, fakes.Echo)
+    asked = []
+    monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=lambda f: lambda *a: asked.append(f.__name__) or f(*a)))
+    studio = Studio(lambda: Lab(fakes.profile()))
+    for _ in range(2):
+        (result_,) = studio.results(picture, "echo", [fakes.Echo.spec.settings()])
+        assert result_.scores["clipscore"]
+    assert asked == ["_decode"]  # the second time it was known
 
 
 def test_the_store_is_bounded(studio, picture, monkeypatch):

@@ -14,19 +14,22 @@ def badges_html(method: str, result: Result, plain: Result, calibration: Calibra
     found = []
     score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
     if score:
-        change = f" <b>{signed(score.value - before.value)}</b>" if before and result is not plain else ""
-        found.append(("CLIPScore", number(score.value) + change, _clipscore(score.value, calibration), score.encoder))
+        change = f" {signed(score.value - before.value)}" if before and result is not plain else ""
+        found.append(("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, calibration), score.encoder))
     if fluency := result.scores.get("perplexity"):
         change = _change(fluency.value, plain, "perplexity") if result is not plain else ""
-        found.append(("fluency", number(fluency.value, ",.1f" if fluency.value < 1000 else ",.0f") + change, FLUENCY, fluency.encoder))
+        found.append(
+            ("fluency", f"<b>{number(fluency.value, ',.1f' if fluency.value < 1000 else ',.0f')}</b>{change}", FLUENCY, fluency.encoder)
+        )
     if words := result.scores.get("words"):
-        found.append(("words", number(words.value, ".0f"), "How many words the caption has.", ""))
+        found.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
     stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())
     seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
-    found.append(("seconds", number(sum(result.seconds.values())), seconds, ""))
+    found.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))
     return "".join(_badge(method, *row) for row in found)
 
 
+UNITS = {"words": "words", "seconds": "s"}
 FLUENCY = (
     "Perplexity: how surprised a language model is by each token of the caption. From 1, fully expected, upwards; lower reads "
     "more fluently. The judge takes no part in any method."
@@ -46,10 +49,16 @@ def _clipscore(value: float, calibration: Calibration | None) -> str:
 
 def _change(value: float, plain: Result, name: str) -> str:
     before = plain.scores.get(name)
-    return f" <b>{signed(value - before.value, 1)}</b>" if before else ""
+    return f" {signed(value - before.value, 1)}" if before else ""
 
 
 def _badge(method: str, label: str, value: str, words: str, encoder: str) -> str:
     source = f"<small>Encoder: {escape(encoder)}</small>" if encoder else ""
     body = f"<strong>{label}</strong><span>{escape(words)}</span>{source}"
-    return popover(f"cl-{method}-{label.lower()}", f"<span>{label}</span> {value}", body, "cl-badge", hint=words)
+    return popover(
+        f"cl-{method}-{label.lower()}",
+        f"{value} {UNITS[label]}" if label in UNITS else f"<span>{label}</span> {value}",
+        body,
+        "cl-badge",
+        hint=words,
+    )

@@ -16,7 +16,7 @@ def caption_html(method: str, step: Step) -> str:
     """The tokens of one moment. A finished caption's words are buttons that open their alternatives."""
     traces = [*step.trace, *[None] * len(step.tokens)]
     if not step.tokens:
-        return '<span class="cl-waiting">…</span>'
+        return escape(step.result.caption) if step.result else '<span class="cl-waiting">…</span>'
     return "".join(_token(method, i, token, traces[i], step.result is not None) for i, token in enumerate(step.tokens))
 
 

@@ -23,7 +23,11 @@ def masked_html(media: Media, masked: Mapping[str, Any] | None) -> str:
     (rows, columns), cells = masked["shape"], masked["cells"]
     squares = "".join(f'<rect x="{c % columns}" y="{c // columns}" width="1" height="1"/>' for c in cells)
     lines = "".join(f"M{x} 0V{rows}" for x in range(1, columns)) + "".join(f"M0 {y}H{columns}" for y in range(1, rows))
-    behind = f'<image href="{data_uri(media, SIDE, square=True)}" width="{columns}" height="{rows}"/>' if media.kind == "image" else ""
+    behind = (
+        f'<image href="{data_uri(media, SIDE, square=True)}" width="{columns}" height="{rows}" preserveAspectRatio="none"/>'
+        if media.kind == "image"
+        else ""
+    )
     words = f"{len(cells)} of {rows * columns} cells masked{AXES[media.kind]}"
     return (
         f'<figure class="cl-masks"><svg viewBox="0 0 {columns} {rows}" role="img" aria-label="{escape(words)}">{behind}'

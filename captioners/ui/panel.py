@@ -54,5 +54,5 @@ class Panel:
             self.reset = gr.Button("Reset", size="sm", min_width=50, elem_id="cl-reset")
 
     def _listeners(self, name: str) -> str:
-        listening = [s.id for s in self.specs if s.listens_to(name)]
+        listening = [s.title for s in self.specs if s.listens_to(name)]
         return "" if len(self.specs) == 1 else f"Heard by {'all' if len(listening) == len(self.specs) else ', '.join(listening)}."

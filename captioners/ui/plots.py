@@ -22,7 +22,7 @@ CURVES = {  # column → colour, dash
 GRID = "rgba(128,128,128,0.25)"
 AXIS = {"gridcolor": GRID, "zerolinecolor": GRID, "automargin": True}
 LOOK: dict[str, Any] = {
-    "margin": {"l": 44, "r": 8, "t": 28, "b": 8},
+    "margin": {"l": 40, "r": 4, "t": 22, "b": 4},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
     "font": {"size": 11},
@@ -31,8 +31,19 @@ LOOK: dict[str, Any] = {
     "hoverlabel": {"bgcolor": "#1f2937", "font": {"color": "#ffffff", "size": 12}, "align": "left"},
     "dragmode": False,
 }
+KEY = {
+    "xref": "paper",
+    "yref": "paper",
+    "x": 0,
+    "xshift": -36,
+    "xanchor": "left",
+    "yanchor": "bottom",
+    "showarrow": False,
+    "font": {"size": 10},
+}
+DASHES = {"solid": "━", "dash": "╍", "dot": "┅", "dashdot": "┉"}
 HOVER_ALTERNATIVES = 5
-HEIGHT = 380  # the same for every card
+HEIGHT = 330  # the same for every card
 LEAST = 0.25  # nats: smaller differences must not look large
 
 
@@ -44,23 +55,29 @@ def trace_figure(spec: Spec, result: Result) -> go.Figure:
     trace = result.trace
     x = [t.position for t in trace]
     rows = [_curves(trace, spec.branches), _difference(trace), *steps_row(result)]
-    tops = [1, 0.65, 0.46] if len(rows) == 3 else [1, 0.4]
-    layout: dict[str, Any] = {**LOOK, "height": HEIGHT}
+    tops = [1, 0.66, 0.46] if len(rows) == 3 else [1, 0.4]
+    layout: dict[str, Any] = {**LOOK, "height": HEIGHT, "showlegend": False, "annotations": []}
     for i, (top, bottom) in enumerate(zip(tops, [t + 0.06 for t in tops[1:]] + [0], strict=True)):
         suffix = str(i + 1) if i else ""
         layout[f"yaxis{suffix}"] = {**AXIS, "domain": [bottom, top], "anchor": f"x{suffix}", **rows[i][1]}
         layout[f"xaxis{suffix}"] = {**AXIS, "anchor": f"y{suffix}", "matches": "x", "showticklabels": False}
-        layout[f"legend{suffix}"] = {**LOOK["legend"], "y": top}
+        layout["annotations"].append({**KEY, "y": top, "text": _key(rows[i][0])})
         for drawn in rows[i][0]:
-            drawn |= {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "legend": f"legend{suffix}"}
+            drawn |= {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
     small = {"size": 11 if len(x) < 16 else 8}
     words = {"tickvals": x, "ticktext": [shown(t.token) for t in trace], "tickangle": -60, "tickfont": small, "showticklabels": True}
     layout[f"xaxis{len(rows)}"] |= words
     return go.Figure({"data": [drawn for traces, _ in rows for drawn in traces], "layout": layout}, _validate=False)
 
 
+def _key(drawn: Sequence[dict[str, Any]]) -> str:
+    """The curves' names in their colours on one line; Plotly's own legend takes a line for each on a narrow card."""
+    lines = [(d["name"], d["line"]) for d in drawn if "line" in d]
+    return " ".join(f'<span style="color:{line["color"]}">{DASHES[line["dash"]]} {escape(name)}</span>' for name, line in lines)
+
+
 def _curves(trace: Sequence[TokenTrace], branches: tuple[str, str]) -> Drawn:
-    drawn, names = [], dict(zip(CURVES, (*branches, "guided", "language model"), strict=True))
+    drawn, names = [], dict(zip(CURVES, (*branches, "guided", "LM"), strict=True))
     for column, (colour, dash) in CURVES.items():
         y = [finite(getattr(t, column)) for t in trace]
         if any(v is not None for v in y):

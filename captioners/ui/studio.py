@@ -16,6 +16,7 @@ from captioners import registry
 from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
+from captioners.ui.hosting import on_gpu
 from captioners.ui.traffic import Traffic
 
 REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
@@ -39,6 +40,7 @@ class Studio:
         self._open_lab = open_lab
         self._opening, self._storing = Lock(), Lock()
         self._traffic = Traffic()
+        self._compute = on_gpu(self._decode)
         self._kept: OrderedDict[Key, Step] = OrderedDict()
         self._load = lru_cache(maxsize=OPEN_MEDIA)(lambda path, _changed: load_media(path))
 
@@ -79,21 +81,25 @@ class Studio:
             yield
 
     def _moments(self, media: Media, method: str, settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        lab, captioner = self.lab, self.lab.method(method)
-        captioner.check(media)
+        self.lab.method(method).check(media)
         steps = {s: self._find(media, method, s) for s in settings}
         missing = [s for s, step in steps.items() if step is None]
         if missing:
-            for moment in captioner.decode([media] * len(missing), missing, live=live):
+            for moment in self._compute(media, method, missing, live):
                 steps |= dict(zip(missing, moment, strict=False))
                 if not moment:
                     yield []
                 elif not moment[0].result:
                     yield [steps[s] for s in settings]
             for s in missing:
-                steps[s] = replace(steps[s], result=lab.score(steps[s].result, media))
                 self._keep((media.hash, method, s), steps[s])
         yield [steps[s] for s in settings]
+
+    def _decode(self, media: Media, method: str, settings: list[Settings], live: bool) -> Iterator[list[Step]]:
+        """What needs the models and nothing else: decoding, and at the end the judges."""
+        for moment in self.lab.method(method).decode([media] * len(settings), settings, live=live):
+            scored = moment and moment[0].result
+            yield [replace(step, result=self.lab.score(step.result, media)) for step in moment] if scored else moment
 
     def results(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Result]:
         """The finished results alone."""

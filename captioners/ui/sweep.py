@@ -34,6 +34,8 @@ class Swept:
     control: str
     values: list[float]
     results: list[Result]
+    title: str = ""  # of the method
+    label: str = ""  # of the control
 
     def scores(self, name: str) -> list[float | None]:
         """One score along the values."""
@@ -70,7 +72,7 @@ def sweep_figure(swept: Swept) -> go.Figure:
             text=text, hovertemplate="%{x}: %{y:.3g}<br>%{text}<extra></extra>", row=row, col=1,
         )  # fmt: skip
         figure.update_yaxes(title_text=label, row=row, col=1)
-    figure.update_xaxes(title_text=swept.control, row=len(SCORES), col=1)
+    figure.update_xaxes(title_text=swept.label, row=len(SCORES), col=1)
     if swept.turning_point is not None:
         figure.add_vline(x=swept.values[swept.turning_point], line={"dash": "dot", "color": "#888888"})
     return dressed(figure, 480)
@@ -86,7 +88,7 @@ def sweep_table(swept: Swept) -> str:
         ]
         for i, (value, r) in enumerate(zip(swept.values, swept.results, strict=True))
     ]
-    return table(f"{swept.method} over {swept.control}", [swept.control, "caption", *(label for _, label, *_ in SCORES)], rows)
+    return table(escape(f"{swept.title} over {swept.label}"), [escape(swept.label), "caption", *(label for _, label, *_ in SCORES)], rows)
 
 
 def sweep_csv(swept: Swept | None) -> str:
@@ -147,7 +149,7 @@ class Sweep:
             results = self.studio.results(media, method, [spec.settings(**{control: value}) for value in values])
         except CaptionLabError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        swept = Swept(method, control, values, results)
+        swept = Swept(method, control, values, results, spec.title, _control(spec, control).label)
         return sweep_figure(swept), sweep_table(swept), swept
 
 

@@ -7,7 +7,7 @@ def test_a_sweep_is_drawn_and_downloaded(visit):
     page = visit()
     page.get_by_role("tab", name="Sweep").click()
     page.click("#cl-sweep")
-    page.get_by_text("typist over guidance_scale").wait_for()
+    page.get_by_text("Typist over Guidance scale γ").wait_for()
     with page.expect_download() as download:
         page.click("#cl-sweep-csv")
     lines = download.value.path().read_text(encoding="utf-8").splitlines()
