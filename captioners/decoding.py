@@ -70,6 +70,14 @@ def choose(guided: Tensor, temperatures: Sequence[float], sources: Sequence[torc
     return guided.argmax(-1)
 
 
+def repeats(ids: list[int], size: int) -> list[int]:
+    """Tokens that would complete a run of `size` tokens that is already there; none if size is 0."""
+    if size == 0 or len(ids) < size - 1:
+        return []
+    tail = ids[len(ids) - size + 1 :]
+    return [ids[i + size - 1] for i in range(len(ids) - size + 1) if ids[i : i + size - 1] == tail]
+
+
 def forced_ids(tokenizer: CaptionTokenizer, settings: Settings, max_tokens: int) -> dict[int, int]:
     """Settings.forced as {position: token id}. A word of several pieces takes as many positions."""
     found: dict[int, int] = {}

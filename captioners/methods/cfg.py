@@ -16,7 +16,7 @@ from torch import Tensor
 
 from captioners import guidance
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
-from captioners.decoding import Clock, TraceColumns, by_kind, choose, finished, forced_ids, generator, step_tokens
+from captioners.decoding import Clock, TraceColumns, by_kind, choose, finished, forced_ids, generator, repeats, step_tokens
 from captioners.registry import Captioner, register
 from captioners.types import Media, Settings, Spec, Step
 
@@ -143,7 +143,7 @@ class ClassifierFree(Captioner):
         tokenizer = self.players.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf  # at least one word
         for i, row in enumerate(rows):
-            scores[i, _repeats(row.ids, row.no_repeat)] = -math.inf
+            scores[i, repeats(row.ids, row.no_repeat)] = -math.inf
         return scores
 
     def _choose(self, rows: list[Row], guided: Tensor, position: int) -> Tensor:
@@ -278,11 +278,3 @@ class PromptedLM:
         if len(self.index):
             self.ids = tokens[self.index, None]
             self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], 1)
-
-
-def _repeats(ids: list[int], size: int) -> list[int]:
-    """Tokens that would complete a run of `size` tokens that is already there."""
-    if size == 0 or len(ids) < size - 1:
-        return []
-    tail = ids[len(ids) - size + 1 :]
-    return [ids[i + size - 1] for i in range(len(ids) - size + 1) if ids[i : i + size - 1] == tail]

@@ -128,13 +128,14 @@ class MatcherNet(nn.Module):
         return self.log_scale.exp().clamp(max=100)
 
 
-def contrastive_loss(a: Tensor, b: Tensor, scale: Tensor, same: Tensor | None = None) -> Tensor:
+def contrastive_loss(a: Tensor, b: Tensor, scale: Tensor, same: Tensor | None = None, strangers: Tensor | None = None) -> Tensor:
     """Symmetric InfoNCE between unit vectors a (n, d) and b (m, d); `same` (n, m) marks the positive pairs.
 
-    Every positive of a row gets an equal share of the target.
+    Every positive of a row gets an equal share of the target. `strangers` (k, d) stand beside a and match nothing in b.
     """
     logits = scale * a @ b.T
     same = torch.eye(len(a), len(b), device=a.device) if same is None else same.to(a.dtype)
     rows = -(logits.log_softmax(1) * same).sum(1) / same.sum(1)
-    columns = -(logits.log_softmax(0) * same).sum(0) / same.sum(0)
+    everyone = logits if strangers is None else torch.cat([logits, scale * strangers @ b.T])
+    columns = -(everyone.log_softmax(0)[: len(a)] * same).sum(0) / same.sum(0)
     return (rows.mean() + columns.mean()) / 2

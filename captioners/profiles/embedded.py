@@ -184,6 +184,10 @@ class Players:
         """The domain tag that captions of this modality begin with."""
         return self.tokenizer.start(kind)
 
+    def neutral_start(self) -> list[int]:
+        """What stands before a caption whose modality is not told: the end of an unseen caption, and the neutral start token."""
+        return [self.tokenizer.eos, self.tokenizer.bos]
+
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """The encoder's word on each."""
         return [Features(grid, grid.mean(0)) for grid in self.encoder.grids(media)]

@@ -33,6 +33,9 @@ ROLES = {
 MAX_TOKENS = 28  # of a caption in training; 99 % are shorter
 PRETRAIN = {"epochs": 3, "lr": 1e-3, "batch": 256}
 SOUND_PAIRS = {"epochs": 3, "lr": 5e-4, "batch": 128}
+# a ranker is asked about beginnings of sentences, and about sentences that are of no sound at all (method 2)
+BEGINNINGS = {"ranker": 0.5, "judge": 0.0}  # share of captions that are cut off
+STRANGERS = {"ranker": 128, "judge": 0}  # captions of pictures beside each batch, cut off as often
 CLASSES = list(SOUND_CLASSES)
 PAIRS = {"epochs": 12, "lr": 6e-4, "batch": 256, "captions": 2, "paraphrases": 0.3}
 
@@ -187,13 +190,18 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
         heard[row, [CLASSES.index(n) for n in names]] = 1
     size = SOUND_PAIRS["batch"]
     steps = len(heard) // size
+    unheard = [c for p in corpus.pictures(job.data, "train") for c in p.captions] if STRANGERS[role] else []
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, list, Tensor]]:
         rng = random.Random(job.seed * 1000 + epoch)
         order = rng.sample(range(len(heard)), len(heard))
         for step in range(steps):
             rows = order[step * size : (step + 1) * size]
-            yield sounds.grids[rows].float(), tokenizer.encode_all([sounds.caption(i, rng) for i in rows]), heard[rows]
+            texts = [sounds.caption(i, rng) for i in rows] + rng.sample(unheard, STRANGERS[role])
+            ids = tokenizer.encode_all(texts)
+            if BEGINNINGS[role]:
+                ids = [r[: rng.randint(1, len(r))] if rng.random() < BEGINNINGS[role] else r for r in ids]
+            yield sounds.grids[rows].float(), ids, heard[rows]
 
     def loss(model: MatcherNet, batch) -> Tensor:
         grids, rows, labels = batch
@@ -201,7 +209,7 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
         both = labels @ labels.T
         union = labels.sum(1)[:, None] + labels.sum(1) - both
         text = embed_rows(model.text, tokenizer, rows)
-        return contrastive_loss(text, model.media(grids.to(device)), model.scale, (both / union).to(device))
+        return contrastive_loss(text[:size], model.media(grids.to(device)), model.scale, (both / union).to(device), text[size:])
 
     def evaluate(model: MatcherNet) -> dict[str, float]:
         return measure_sounds(model, tokenizer, sounds)

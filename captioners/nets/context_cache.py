@@ -1,0 +1,76 @@
+"""A causal language model's cache of keys and values, untouched, and a copy of it that follows a gradient (method 2).
+
+A step is measured by the cache itself: the keys of a layer, and its values, move by a share of the typical length of one of their vectors,
+and a model of fewer layers moves each of them further. So a step size means the same for GPT-2 and for a model of four layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from captioners.nets.transformer import KeysValues
+
+NORM_POWER = 0.9  # ZeroCap divides the gradient by its norm to this power
+LAYERS = 12  # GPT-2's: a step size is stated for a model of this many layers
+
+
+class ContextCache:
+    """The untouched cache of some rows. It holds everything but the last token."""
+
+    def __init__(self, lm: nn.Module, starts: Sequence[Sequence[int]], pad: int, device: str | torch.device):
+        """`starts`: each row's tokens so far, at least two, so that there is something to move."""
+        longest = max(map(len, starts))
+        ids = torch.tensor([[pad] * (longest - len(s)) + [*s] for s in starts], device=device)
+        self.mask = torch.tensor([[False] * (longest - len(s)) + [True] * len(s) for s in starts], device=device)
+        self.lm = lm
+        _, self.past = lm(ids[:, :-1], None, self.mask[:, :-1])
+        self.last = ids[:, -1:]
+        self.grown: list[KeysValues] = []
+
+    def scores(self) -> Tensor:
+        """Of the next token (rows, vocab)."""
+        logits, self.grown = self.lm(self.last, self.past, self.mask)
+        return logits[:, -1]
+
+    def append(self, tokens: Tensor) -> None:
+        """The last token enters the cache, the chosen one (rows,) becomes the last."""
+        self.past, self.last = self.grown, tokens[:, None]
+        self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], 1)
+
+    def moving(self, rows: Tensor, sizes: Tensor) -> MovingCache:
+        """A copy of some rows (b,) that can be moved, by steps of `sizes` (b,)."""
+        return MovingCache(self.lm, self.last[rows], self.mask[rows], [(k[rows], v[rows]) for k, v in self.past], sizes)
+
+
+class MovingCache:
+    """Keys and values plus a difference that follows the gradient of a loss."""
+
+    def __init__(self, lm: nn.Module, last: Tensor, mask: Tensor, kept: list[KeysValues], sizes: Tensor):
+        self.lm, self.last, self.mask, self.kept = lm, last, mask, kept
+        self.delta = [torch.zeros_like(x) for pair in kept for x in pair]
+        there = mask[:, None, :-1, None].to(kept[0][0].dtype)  # (b, 1, t, 1): padding has no length
+        count = there.sum((1, 2, 3)) * kept[0][0].shape[1]
+        lengths = [((x * there).square().sum((1, 2, 3)) / count).sqrt() for pair in kept for x in pair]
+        self.units = [length[:, None, None, None] for length in lengths]
+        self.sizes = (sizes * LAYERS / len(kept))[:, None, None, None]
+
+    def scores(self) -> Tensor:
+        """Of the next token (rows, vocab) under the moved cache; inside `torch.enable_grad` they carry a gradient for `step`."""
+        if torch.is_grad_enabled():
+            self.delta = [d.detach().requires_grad_() for d in self.delta]
+        past = [(k + dk, v + dv) for (k, v), dk, dv in zip(self.kept, self.delta[::2], self.delta[1::2], strict=True)]
+        return self.lm(self.last, past, self.mask)[0][:, -1]
+
+    def step(self, loss: Tensor, rows: Tensor) -> None:
+        """One step against the gradient of `loss` (b,), for the rows (b,) that still move. What is not finite does not move."""
+        gradients = torch.autograd.grad(loss.sum(), self.delta)
+        moved = []
+        for delta, gradient, unit in zip(self.delta, gradients, self.units, strict=True):
+            relative = gradient * unit  # of the cache measured in its own unit
+            norm = relative.flatten(1).norm(dim=1)[:, None, None, None]
+            move = self.sizes * unit * relative / (norm**NORM_POWER + 1e-12)
+            moved.append(delta.detach() - torch.where(rows[:, None, None, None], move, 0.0).nan_to_num(0.0, 0.0, 0.0))
+        self.delta = moved
