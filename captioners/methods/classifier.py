@@ -150,7 +150,7 @@ class ClassifierGuided(Captioner):
         moved = untouched.clone()
         sure = (untouched.max(-1).values.exp() > EASY).tolist()
         for row in rows:
-            row.steps.append([])
+            row.steps += [] if row.done else [[]]
         for fast in (True, False):
             active = [i for i, row in enumerate(rows) if row.moves and row.fast == fast and not (fast and sure[i])]
             if active:

@@ -66,7 +66,7 @@ class MovingCache:
 
     def step(self, loss: Tensor, rows: Tensor) -> None:
         """One step against the gradient of `loss` (b,), for the rows (b,) that still move. What is not finite does not move."""
-        gradients = torch.autograd.grad(loss.sum(), self.delta)
+        gradients = torch.autograd.grad(loss, self.delta, torch.ones_like(loss))  # no row depends on another
         moved = []
         for delta, gradient, unit in zip(self.delta, gradients, self.units, strict=True):
             relative = gradient * unit  # of the cache measured in its own unit
