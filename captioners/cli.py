@@ -48,7 +48,10 @@ def build_parser() -> Parser:
     """All commands and their options."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
-    common.add_argument("--models", metavar="FILE", help="a file that names the profile's models")
+    common.add_argument("--models", metavar="FILE", help="hub profile: a TOML or YAML file, role = hub name or folder")
+    common.add_argument(
+        "--checkpoint", action="append", default=[], metavar="PATH", help="hub profile: what `train` wrote; may be repeated"
+    )
     common.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
 
     methods = argparse.ArgumentParser(add_help=False)
@@ -149,7 +152,7 @@ def caption_command(args: argparse.Namespace) -> None:
     media = load_media(args.file)
     specs = choose_methods(media.kind, args.method)
     settings = settings_for(specs, with_seed(args), forced=parse_forced(args.force))
-    lab = Lab(args.profile, args.device, args.models)
+    lab = Lab(args.profile, args.device, args.models, args.checkpoint)
     results: list[Result] = []
     for spec in specs:
         try:
@@ -200,7 +203,7 @@ def measure_command(args: argparse.Namespace, page: Callable[[dict[str, Any]], s
     specs = [] if captions_file else choose_methods(items[0].kind, args.method)
     points = [settings_for(specs, [*with_seed(args), *point]) for point in grid(args.over)]
     settings = {spec.id: list(dict.fromkeys(point[spec.id] for point in points)) for spec in specs}
-    profile = Lab(args.profile, args.device, args.models).profile
+    profile = Lab(args.profile, args.device, args.models, args.checkpoint).profile
     if args.features:
         profile.keep_features(Path(args.features))
     journal = next((path.with_name(path.name + ".journal") for path in outputs.values()), None)
@@ -291,7 +294,7 @@ def bench_command(args: argparse.Namespace) -> None:
         print(f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f} over {row['repeats']})\n  {row['says']}")
         return print(f"  {row['ours']:.4g} against {row['peer']:.4g} {row['unit']}; peak memory: {memory}", flush=True)
 
-    report = bench(Lab(args.profile, args.device, args.models).profile, args.only, progress=show)
+    report = bench(Lab(args.profile, args.device, args.models, args.checkpoint).profile, args.only, progress=show)
     if args.json:
         Path(args.json).write_text(json.dumps(report) + "\n", encoding="utf-8")
 

@@ -82,7 +82,7 @@ def forced_ids(tokenizer: CaptionTokenizer, settings: Settings, max_tokens: int)
     """Settings.forced as {position: token id}. A word of several pieces takes as many positions."""
     found: dict[int, int] = {}
     for position, word in sorted(settings.forced.items()):
-        exact = tokenizer.tokenizer.token_to_id(word.replace(" ", "▁"))
+        exact = tokenizer.token_id(word)
         whole = tokenizer.encode(word) if exact is None else [exact]
         if not whole or {*whole} & ({*tokenizer.special_ids} - {tokenizer.eos}):
             raise SettingsError(f"forced token {word!r} is not known to this model: choose one of the alternatives shown.")
@@ -153,20 +153,23 @@ class TraceColumns:
         row = self._place(row, position)
         values = {name: column[row].item() for name, column in self.columns[position].items()}
         known = {name: top for name, top in self.tops[position].items() if not math.isnan(values[name])}
+        before = int(self.chosen[position - 1][row]) if position else None
         return TokenTrace(
             position=position,
-            token=self.tokenizer.piece(self.chosen[position][row]),
+            token=self.tokenizer.piece(self.chosen[position][row], before),
             cond=values["cond"],
             uncond=values["uncond"],
             guided=values["guided"],
             lm=values["lm"] if "lm" in known else None,
-            alternatives={name: self._alternatives(top[0][row], top[1][row]) for name, top in known.items()},
+            alternatives={name: self._alternatives(top[0][row], top[1][row], before) for name, top in known.items()},
             kl=self.kl[position][row].item(),
             entropy=self.entropy[position][row].item(),
         )
 
-    def _alternatives(self, values: Tensor, ids: Tensor) -> list[Alternative]:
-        return [Alternative(self.tokenizer.piece(i), v) for v, i in zip(values.tolist(), ids.tolist(), strict=True) if math.isfinite(v)]
+    def _alternatives(self, values: Tensor, ids: Tensor, before: int | None) -> list[Alternative]:
+        return [
+            Alternative(self.tokenizer.piece(i, before), v) for v, i in zip(values.tolist(), ids.tolist(), strict=True) if math.isfinite(v)
+        ]
 
 
 def step_tokens(trace: Sequence[TokenTrace]) -> list[StepToken]:
@@ -215,7 +218,7 @@ def finished(
         weights=players.weights,
         seconds={name: value / share for name, value in clock.seconds.items()},
         calls=dict(clock.calls),
-        notes=list(media.notes),
+        notes=[*media.notes, *players.notes],
         details=details,
     )
     return Step(len(trace), len(trace), step_tokens(trace), trace, [c.caption for c in candidates[1:]], result)

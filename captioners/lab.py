@@ -5,7 +5,7 @@ The methods play, the judges score here: the command line and the page both go t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
@@ -68,8 +68,10 @@ def choose_methods(kind: Modality, names: list[str] | None = None) -> list[Spec]
 class Lab:
     """Captions with any method of one profile, scored."""
 
-    def __init__(self, profile: str | Profile = "embedded", device: str = "auto", models: str | None = None):
-        self.profile = load_profile(profile, device, models) if isinstance(profile, str) else profile
+    def __init__(
+        self, profile: str | Profile = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()
+    ):
+        self.profile = load_profile(profile, device, models, checkpoints) if isinstance(profile, str) else profile
         self._methods: dict[str, registry.Captioner] = {}
         self._panels: dict[Modality, Panel] = {}
         self._lock = Lock()

@@ -85,7 +85,7 @@ def load(name: str, profile: str | Profile = "embedded", device: str = "auto") -
     from captioners.profiles.base import load_profile
 
     method = find(name)
-    return method((load_profile(profile, device) if isinstance(profile, str) else profile).players)
+    return method((load_profile(profile, device) if isinstance(profile, str) else profile).players_for(name))
 
 
 def _methods() -> dict[str, type[Captioner]]:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 
 PAD, BOS, EOS, MASK, UNK = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
+UNFINISHED = "\u00ad"  # a soft hyphen at the end of a shown piece: its word goes on, in vocabularies that know
 OWN = {"image": "flickr8k", "audio": "esc50"}  # the corpus of each modality's own pairs
 DOMAINS = ("flickr8k", "multi30k", "coco", "audiocaps", "clotho", "esc50")
 SPECIALS = (PAD, BOS, EOS, MASK, UNK, *(f"<{d}>" for d in DOMAINS))
@@ -69,9 +70,13 @@ class CaptionTokenizer:
         ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
         return self.tokenizer.decode([i for i in ids if i not in self.special_ids]).strip()
 
-    def piece(self, token_id: int) -> str:
-        """One token as it is shown: a leading space marks the start of a word."""
+    def piece(self, token_id: int, before: int | None = None) -> str:
+        """One token as it is shown, a leading space before a word. Vocabularies that mark the end of words need the token before."""
         return self.tokenizer.id_to_token(int(token_id)).replace("▁", " ")
+
+    def token_id(self, piece: str) -> int | None:
+        """The inverse of `piece`; None if there is no such token."""
+        return self.tokenizer.token_to_id(piece.replace(" ", "▁"))
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Rows of ids → (b, t) padded to the longest; at least one position, even if every row is empty."""

@@ -21,15 +21,16 @@ LAYERS: dict[str, set[str]] = {
     "controls": {"types"},
     "media": {"types"},
     "nets": set(),
+    "continuations": {"text"},
     "decoding": {"guidance", "text", "types"},
     "denoising": {"decoding", "guidance", "text", "types"},
     "profiles": {"nets", "text", "types"},
     "registry": {"methods", "profiles", "types"},  # it finds the methods and hands them a profile's players
-    "methods": {"controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
+    "methods": {"continuations", "controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
     "metrics": {"sound_classes", "types"},
     "lab": {"metrics", "profiles", "registry", "types"},
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
-    "bench": {"evaluation", "profiles", "registry", "types"},
+    "bench": {"evaluation", "guidance", "nets", "profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types"},
     "training": {"guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {"controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},
@@ -38,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
 }
 FILE_MODULES = {"glob", "huggingface_hub", "os", "pathlib", "pickle", "safetensors", "shutil", "subprocess", "tempfile", "urllib"}
 FILE_CALLS = {"open", "from_pretrained", "from_file", "hf_hub_download", "read_bytes", "read_text", "safe_open", "snapshot_download"}
-PURE = ("types", "text", "guidance", "controls", "nets", "decoding", "denoising", "methods")
+PURE = ("types", "text", "guidance", "controls", "nets", "continuations", "decoding", "denoising", "methods")
 
 
 def layer_of(path: Path) -> str:

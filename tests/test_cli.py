@@ -15,7 +15,7 @@ from captioners.types import SettingsError
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
     use_fakes(monkeypatch, Echo, Shout)
-    monkeypatch.setattr("captioners.lab.load_profile", lambda name, device, models: profile())
+    monkeypatch.setattr("captioners.lab.load_profile", lambda name, device, models, checkpoints: profile())
 
 
 @pytest.fixture

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from captioners import guidance
+from captioners.continuations import Continuations
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
 from captioners.decoding import Clock, TraceColumns, by_kind, choose, finished, forced_ids, generator, repeats, step_tokens
 from captioners.registry import Captioner, register
@@ -80,13 +82,14 @@ class ClassifierFree(Captioner):
             grids = [f.grid for f in self.players.encode(media)]
         with clock.stage("decode"):
             branches = Branches(self.players, rows, grids, [m.kind for m in media], clock)
-            lm = PromptedLM(self.players, rows, settings, media, clock)
+            lm = language_side(self.players, rows, settings, media, clock)
         first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
         left = list(range(len(rows)))  # the rows in the batch: those that have ended leave it
         for position in range(max(r.max_tokens for r in rows)):
             with clock.stage("decode"):
                 here = [rows[i] for i in left]
-                distributions = branches.next() | lm.next()
+                distributions = branches.next()
+                distributions |= lm.next(partial(self._scores, here, distributions, position))
                 distributions["guided"] = guidance.normalise(self._scores(here, distributions, position))
                 tokens = self._choose(here, distributions["guided"].clone(), position)
                 if traced:
@@ -139,6 +142,8 @@ class ClassifierFree(Captioner):
         """(rows, vocab): the paper's formula, with −inf on what may not be said."""
         cond, uncond = distributions["cond"], distributions["uncond"]
         w, alpha, beta = torch.tensor([[r.lm_weight, r.alpha, r.beta] for r in rows], device=cond.device).T
+        if "lm" not in distributions:
+            w = torch.zeros_like(w)
         scores = guidance.lm_guided(cond, uncond, distributions.get("lm", cond), alpha, beta, w)
         tokenizer = self.players.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf  # at least one word
@@ -231,6 +236,34 @@ class Branches:
         trace.fill("uncond", rows, logp)
 
 
+class NoLM:
+    """Nobody asks the language model."""
+
+    def next(self, scores: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """Nothing to add."""
+        return {}
+
+    def append(self, tokens: Tensor) -> None:
+        """Nothing to remember."""
+
+    def keep(self, places: list[int]) -> None:
+        """Nothing to let go."""
+
+
+def language_side(players, rows: list[Row], settings: Sequence[Settings], media: Sequence[Media], clock: Clock):
+    """What the language model has to say, however its vocabulary relates to the captioner's.
+
+    `next(scores)` gives {"lm": log p (rows, vocab)}; `scores` makes the guided scores without it, for whoever asks about candidates only.
+    """
+    asking = [i for i, r in enumerate(rows) if r.lm_weight > 0]
+    if not asking:
+        return NoLM()
+    if players.lm_tokenizer is players.tokenizer:
+        return PromptedLM(players, rows, settings, media, clock)
+    prompts = [settings[rows[i].item]["lm_prompt"] for i in asking]
+    return Continuations(players, asking, prompts, len(rows), max(r.max_tokens for r in rows), partial(clock.call, "language model"))
+
+
 class PromptedLM:
     """The language model's rows, each behind its own prompt, for those rows whose weight is not zero."""
 
@@ -238,8 +271,6 @@ class PromptedLM:
         self.clock, self.count = clock, len(rows)
         self.device = players.device
         self.index = torch.tensor([i for i, r in enumerate(rows) if r.lm_weight > 0], dtype=torch.long, device=self.device)
-        if not len(self.index):
-            return
         self.lm, tokenizer = players.language_model(), players.tokenizer
         prompts = []
         for i in self.index.tolist():
@@ -253,8 +284,8 @@ class PromptedLM:
         self.mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts], device=self.device)
         self.past = None
 
-    def next(self) -> dict[str, Tensor]:
-        """log p under the language model (rows, vocab), NaN for rows that do not ask it; nothing if none does."""
+    def next(self, scores: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """log p under the language model (rows, vocab), NaN for rows that do not ask it; nothing if none does any more."""
         if not len(self.index):
             return {}
         logits, self.past = self.lm(self.ids, self.past, self.mask)

@@ -91,12 +91,12 @@ def _lite0(in_chans: int) -> nn.Module:
     return net.to(memory_format=torch.channels_last)
 
 
-def image_pixels(image: Tensor) -> Tensor:
-    """(h, w, 3) uint8 → (3, 224, 224) in [0, 1]: the square in the middle, scaled."""
+def image_pixels(image: Tensor, size: int = IMAGE_SIZE) -> Tensor:
+    """(h, w, 3) uint8 → (3, size, size) in [0, 1]: the square in the middle, scaled."""
     h, w = image.shape[:2]
     side = min(h, w)
     top, left = (h - side) // 2, (w - side) // 2
     x = image[top : top + side, left : left + side].permute(2, 0, 1)[None].float() / 255
-    if side != IMAGE_SIZE:
-        x = F.interpolate(x, size=(IMAGE_SIZE, IMAGE_SIZE), mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+    if side != size:
+        x = F.interpolate(x, size=(size, size), mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
     return x[0]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-PROFILES = ("embedded",)
+PROFILES = ("embedded", "hub")
 
 
 class ProfileError(CaptionLabError):
@@ -77,6 +78,12 @@ class Profile:
     name: str
     players: object  # what methods are handed: see embedded.Players
     judges: Judges
+    seats: Mapping[str, object] = field(default_factory=dict)  # method id → players of its own, where models have different vocabularies
+    status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
+
+    def players_for(self, method: str) -> object:
+        """What this method is handed."""
+        return self.seats.get(method, self.players)
 
     def keep_features(self, folder: Path) -> None:
         """The encoders' features are kept in this folder, and taken from it."""
@@ -87,11 +94,16 @@ class Profile:
         self.players.keep_features(folder)
 
 
-def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None) -> Profile:
-    """The profile's two sides; weights are read when first used."""
+def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()) -> Profile:
+    """The profile's two sides; weights are read when first used. `models` and `checkpoints` say which, in the hub profile."""
     if name not in PROFILES:
         raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
-    return import_module(f"captioners.profiles.{name}").profile(pick_device(device), models)
+    module = import_module(f"captioners.profiles.{name}")
+    if name == "hub":
+        return module.profile(pick_device(device), models, tuple(checkpoints))
+    if models or checkpoints:
+        raise ProfileError("The embedded profile has its models in assets/: give --models and --checkpoint with `--profile hub`.")
+    return module.profile(pick_device(device))
 
 
 def pick_device(name: str = "auto") -> str:

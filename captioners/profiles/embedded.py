@@ -166,6 +166,7 @@ class Players:
     """What methods may use."""
 
     profile = "embedded"
+    notes: tuple[str, ...] = ()  # what a card should tell of these models
 
     def __init__(self, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
         self.shelf, self.encoder, self.tokenizer = shelf, encoder, tokenizer
@@ -179,6 +180,11 @@ class Players:
     def weights(self) -> dict[str, str]:
         """{part: hash} of what was read so far."""
         return {**self.encoder.shelf.hashes, **self.shelf.hashes}
+
+    @property
+    def lm_tokenizer(self) -> CaptionTokenizer:
+        """The language model shares the captioners' vocabulary."""
+        return self.tokenizer
 
     def start_token(self, kind: Modality) -> int:
         """The domain tag that captions of this modality begin with."""
@@ -250,7 +256,7 @@ class EmbeddedJudges:
         )
 
 
-def profile(device: str, models: str | None = None, folder: Path = WEIGHTS) -> Profile:
+def profile(device: str, folder: Path = WEIGHTS) -> Profile:
     """Players and judges on shelves of their own; they share nothing but the frozen encoders and the tokenizer."""
     vocabulary = folder / "tokenizer.json"
     if not vocabulary.exists():

@@ -21,6 +21,10 @@ MODELS = {
 dogs outdoors, fifty kinds of everyday sound, plain voices and some music. A cat is likely to be called something else, food, text and
 drawings are guessed at, and numbers and names are not to be trusted. All methods share encoder, vocabulary and training data, so that
 differences between cards are differences between the ways of guiding.</p>""",
+    "hub": """<h2>What the models know</h2>
+<p>The methods run on pretrained models: CoCa for the first, GPT-2 with CLIP or CLAP for the second. The two diffusion methods have no
+published weights: they use checkpoints that were trained for them where given, and the small embedded models elsewhere; a card says
+which. Every score names its encoder, and no encoder that scores takes part in a method.</p>""",
 }
 
 DATA = (

@@ -21,6 +21,7 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 WAITING = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
     "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
+    "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
 }
 
 

@@ -1,0 +1,166 @@
+"""A language model's opinion of another vocabulary's tokens: the likely ones are scored as continuations of the text so far.
+
+Where the captioner's tokens and the language model's are the same words, this is the language model's own distribution over the candidates.
+Otherwise a candidate is spelled in the language model's tokens from the last word boundary on, so that the pieces of a word are always
+judged together: a whole word w as p(w | words before), a piece that leaves its word unfinished as the probability that the next word
+begins with it and goes on. The language model's cache stands at the last boundary and moves on when a word is finished.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from captioners.text import EOS, UNFINISHED
+
+CANDIDATES = 64  # tokens of each row that are scored; the others are left out of the guided distribution
+ATTACHED = tuple(",.;:!?'")  # what follows a word without a space
+Cache = list[tuple[Tensor, Tensor]]
+
+
+class Spelling:
+    """The language model's vocabulary sorted by its text, so that all tokens that begin with some text are a range."""
+
+    def __init__(self, tokenizer: Any):
+        pieces = [tokenizer.piece(i) for i in range(len(tokenizer))]
+        self.order = sorted(range(len(pieces)), key=pieces.__getitem__)
+        self.texts = [pieces[i] for i in self.order]
+
+    def longer(self, text: str) -> tuple[int, int]:
+        """The range of tokens that begin with `text` and go on."""
+        low = bisect.bisect_right(self.texts, text)
+        return low, bisect.bisect_left(self.texts, text + chr(0x10FFFF), lo=low)
+
+
+class Continuations:
+    """The language model's rows, each behind its own prompt, for those rows whose weight is not zero."""
+
+    def __init__(self, players, rows: Sequence[int], prompts: Sequence[str], count: int, max_tokens: int, called: Callable[[], None]):
+        """`rows` of `count` ask the language model; each has a prompt of captions separated by |."""
+        self.lm, self.tokenizer, self.words = players.language_model(), players.lm_tokenizer, players.tokenizer
+        self.index, self.count, self.called = list(rows), count, called
+        self.device, self.spelling = players.device, Spelling(self.tokenizer)
+        self.before: list[int | None] = [None] * len(self.index)  # the captioner's last token
+        self.pending = [""] * len(self.index)  # the text since the last word boundary
+        read = [self._prompt(p, max_tokens) for p in prompts]
+        longest = max(map(len, read))
+        ids = torch.tensor([[self.tokenizer.pad] * (longest - len(r)) + r for r in read], device=self.device)
+        self.mask = torch.tensor([[False] * (longest - len(r)) + [True] * len(r) for r in read], device=self.device)
+        self.past: Cache | None = None
+        self._read(ids)
+
+    def _prompt(self, prompt: str, max_tokens: int) -> list[int]:
+        """Captions as lines of text; the first that do not fit are left out."""
+        t = self.tokenizer
+        lines = [[*t.encode(caption), t.eos, t.newline] for caption in prompt.split("|") if caption.strip()]
+        while sum(map(len, lines)) + 1 + 2 * max_tokens > self.lm.config.context:
+            lines = lines[1:]
+        return [t.bos, *(i for line in lines for i in line)]
+
+    def next(self, scores: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """log p (count, vocab) over the best candidates of `scores()`, −inf elsewhere; NaN for rows that do not ask."""
+        if not self.index:
+            return {}
+        wanted = scores()[self.index]
+        best, ids = wanted.topk(min(CANDIDATES, wanted.shape[1]), dim=1)
+        texts = [[self._text(row, i) for i in some] for row, some in enumerate(ids.tolist())]
+        scored = self._score(texts).masked_fill(torch.isneginf(best), -math.inf).log_softmax(-1)
+        out = wanted.new_full((self.count, wanted.shape[1]), math.nan)
+        out[self.index] = torch.full_like(wanted, -math.inf).scatter(1, ids, scored.to(wanted.dtype))
+        return {"lm": out}
+
+    def append(self, tokens: Tensor) -> None:
+        """Take the chosen tokens (count,); a finished word is read by the language model."""
+        if not self.index:
+            return
+        finished: list[list[int]] = []
+        for row, token in enumerate(tokens[self.index].tolist()):
+            text = self._text(row, token)
+            whole = not text.endswith(UNFINISHED)
+            self.pending[row] = "" if whole else text.removesuffix(UNFINISHED)
+            self.before[row] = token
+            finished.append(self.tokenizer.raw(text) if whole and text != EOS else [])
+        longest = max(map(len, finished))
+        if longest:
+            ids = torch.tensor([[self.tokenizer.pad] * (longest - len(f)) + f for f in finished], device=self.device)
+            there = torch.tensor([[False] * (longest - len(f)) + [True] * len(f) for f in finished], device=self.device)
+            self.mask = torch.cat([self.mask, there], 1)
+            kept = self.logp
+            self._read(ids)
+            self.logp = torch.where(there[:, -1:], self.logp, kept)  # rows without a new word stand where they stood
+
+    def keep(self, places: list[int]) -> None:
+        """Only the rows at these places go on."""
+        moved = {place: i for i, place in enumerate(places)}
+        mine = [i for i, place in enumerate(self.index) if place in moved]
+        self.index, self.count = [moved[self.index[i]] for i in mine], len(places)
+        self.before, self.pending = [self.before[i] for i in mine], [self.pending[i] for i in mine]
+        self.mask, self.logp = self.mask[mine], self.logp[mine]
+        self.past = [(k[mine], v[mine]) for k, v in self.past]
+
+    def _text(self, row: int, token: int) -> str:
+        """A candidate with what is pending before it; EOS is the end."""
+        piece = self.words.piece(token, self.before[row])
+        if piece == EOS:
+            return EOS
+        if piece.startswith(" ") and piece[1:].startswith(ATTACHED):
+            piece = piece[1:]
+        return self.pending[row] + piece
+
+    def _read(self, ids: Tensor) -> None:
+        logits, self.past = self.lm(ids, self.past, self.mask)
+        self.called()
+        self.logp = logits[:, -1].log_softmax(-1)  # (rows, LM vocabulary) of what follows the last boundary
+
+    def _score(self, texts: list[list[str]]) -> Tensor:
+        """(rows, candidates): log-probability of each text as what follows."""
+        out = torch.full((len(texts), len(texts[0])), -math.inf, device=self.device)
+        total = self._sums(self.logp)
+        several: list[tuple[int, int, list[int], bool]] = []
+        for row, some in enumerate(texts):
+            for k, text in enumerate(some):
+                if text == EOS:
+                    out[row, k] = self.logp[row, list(self.tokenizer.special_ids)].logsumexp(0)
+                    continue
+                plain = text.removesuffix(UNFINISHED)
+                ids, unfinished = self.tokenizer.raw(plain), plain != text
+                if unfinished:
+                    out[row, k] = self._begins(total[row], plain)
+                elif len(ids) == 1:
+                    out[row, k] = self.logp[row, ids[0]]
+                if len(ids) > 1:
+                    several.append((row, k, ids, unfinished))
+        if several:
+            self._score_several(several, out)
+        return out
+
+    def _score_several(self, several: list[tuple[int, int, list[int], bool]], out: Tensor) -> None:
+        """Spellings of more than one token, in one batch behind the kept cache; adds to what single tokens have given."""
+        rows = torch.tensor([row for row, *_ in several], device=self.device)
+        longest = max(len(ids) for _, _, ids, _ in several)
+        ids = torch.tensor([i[:-1] + [self.tokenizer.pad] * (longest - len(i)) for _, _, i, _ in several], device=self.device)
+        mask = torch.cat([self.mask[rows], torch.ones_like(ids, dtype=torch.bool)], 1)
+        logp = self.lm(ids, [(k[rows], v[rows]) for k, v in self.past], mask)[0].log_softmax(-1)
+        self.called()
+        for i, (row, k, spelled, unfinished) in enumerate(several):
+            path = self.logp[row, spelled[0]] + sum(logp[i, j, spelled[j + 1]] for j in range(len(spelled) - 2))
+            last = logp[i, len(spelled) - 2]
+            # in an unfinished word the last token may be any that begins like it and goes on
+            end = self._begins(self._sums(last), self.tokenizer.piece(spelled[-1])) if unfinished else last[spelled[-1]]
+            out[row, k] = torch.logaddexp(out[row, k], path + end)
+
+    def _sums(self, logp: Tensor) -> Tensor:
+        """Running sums of p (…, LM vocabulary) in the order of spelling."""
+        return logp.exp()[..., self.spelling.order].cumsum(-1)
+
+    def _begins(self, sums: Tensor, text: str) -> Tensor:
+        """log of the probability of all single tokens that begin with `text` and go on."""
+        low, high = self.spelling.longer(text)
+        if high == low:
+            return torch.tensor(-math.inf, device=sums.device)
+        return (sums[high - 1] - (sums[low - 1] if low else 0.0)).clamp(min=0).log()

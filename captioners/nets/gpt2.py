@@ -1,0 +1,47 @@
+"""A causal LM of transformers behind the call of `CausalLM`: a cache that is plain (k, v) pairs, left padding, gradients into the cache.
+
+Method 2 moves the cache by gradient descent and method 1 reads behind prompts of different lengths; both see GPT-2 as they see
+our own small model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GPT2LMHeadModel
+
+from captioners.nets.transformer import KeysValues
+
+
+@dataclass(frozen=True)
+class Gpt2Context:
+    """What callers ask of a language model's configuration."""
+
+    vocab: int
+    context: int  # how many positions may be used
+
+
+class Gpt2(nn.Module):
+    """p(next token | tokens so far), with transformers' cache inside."""
+
+    def __init__(self, model: GPT2LMHeadModel):
+        super().__init__()
+        self.model = model
+        self.config = Gpt2Context(model.config.vocab_size, model.config.n_positions)
+
+    def forward(self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None) -> tuple[Tensor, list[KeysValues]]:
+        """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens.
+
+        `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.
+        """
+        cache = DynamicCache()
+        for layer, (k, v) in enumerate(past or []):
+            cache.update(k, v, layer)
+        start = past[0][0].shape[2] if past else 0
+        if mask is None:
+            mask = torch.ones(len(ids), start + ids.shape[1], dtype=torch.bool, device=ids.device)
+        positions = (mask.long().cumsum(1) - 1).clamp(0, self.config.context - 1)[:, start:]
+        out = self.model(ids, attention_mask=mask.long(), position_ids=positions, past_key_values=cache, use_cache=True)
+        return out.logits, [(layer.keys, layer.values) for layer in cache.layers]

@@ -1,0 +1,53 @@
+"""A pretrained VQ-VAE (diffusers' `VQModel`) as method 3's eyes: a picture becomes a grid of discrete tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from captioners.nets.encoders import image_pixels
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import Remembered
+from captioners.profiles.hub.roles import Source
+from captioners.types import Media
+
+SIDE = 256  # pixels a side where the model does not say
+
+
+class PictureCodes:
+    """Pictures → codes (cells,) of a `VQModel`'s codebook."""
+
+    def __init__(self, library: Library):
+        self.library = library
+        self.net: nn.Module = library.get("codes", self._load)
+        self.count: int = self.net.config.num_vq_embeddings
+        self.known = Remembered()
+
+    def _load(self, path: Path, source: Source) -> nn.Module:
+        from diffusers import VQModel
+
+        return self.library.ready(VQModel.from_pretrained(path, torch_dtype=self.library.dtype))
+
+    @property
+    def side(self) -> int:
+        """Rows and columns of the grid."""
+        return self._pixels // 2 ** (len(self.net.config.block_out_channels) - 1)
+
+    @property
+    def _pixels(self) -> int:
+        size = self.net.config.sample_size
+        return SIDE if size == 32 and self.net.config.num_vq_embeddings > 1024 else size  # 32 is what configurations say that never set it
+
+    @torch.no_grad()
+    def __call__(self, media: list[Media]) -> list[Tensor]:
+        """The codes of each, (cells,) int64, row by row."""
+        return list(self.known.get(media, self._encode))
+
+    def _encode(self, media: list[Media]) -> Tensor:
+        pixels = torch.stack([image_pixels(torch.from_numpy(m.data), self._pixels) for m in media]).to(self.library.device, self.library.dtype)
+        latents = self.net.encode(pixels * 2 - 1).latents
+        _, _, (_, _, codes) = self.net.quantize(latents)
+        return codes.view(len(media), -1).long()
+

@@ -1,0 +1,143 @@
+"""CLIP (open_clip) and CLAP (transformers) behind the `Matcher` protocol, as rankers and as judges."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torchaudio.functional as AF
+from PIL import Image
+from torch import Tensor
+
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.roles import Source
+from captioners.types import Media, Modality
+
+CLIP_PROMPT = "A photo depicts "  # CLIPScore's own (arXiv 2104.08718)
+REMEMBERED = 1024
+BATCH = 64
+
+
+class Remembered:
+    """Vectors of media by their hash, the latest kept."""
+
+    def __init__(self):
+        self.known: OrderedDict[str, Tensor] = OrderedDict()
+
+    def get(self, media: list[Media], make: Callable[[list[Media]], Tensor]) -> Tensor:
+        """One row for each; `make` is asked for those not known."""
+        new = list({m.hash: m for m in media if m.hash not in self.known}.values())
+        for start in range(0, len(new), BATCH):
+            some = new[start : start + BATCH]
+            self.known.update(zip((m.hash for m in some), make(some), strict=True))
+        found = torch.stack([self.known[m.hash] for m in media])
+        while len(self.known) > REMEMBERED:
+            self.known.popitem(last=False)
+        return found
+
+
+def load_open_clip(path: Path, source: Source, library: Library) -> tuple[Any, Any]:
+    """A model of open_clip and its picture transform, from a folder with its configuration or with weights of a known architecture."""
+    import open_clip
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    precision = "fp16" if library.dtype == torch.float16 else "fp32"
+    if (path / "open_clip_config.json").is_file():
+        model = open_clip.create_model(f"local-dir:{path}", precision=precision, require_pretrained=True)
+    else:
+        files = [f for kind in ("*.safetensors", "*.bin", "*.pt") for f in sorted(path.glob(kind))]
+        if not files:
+            raise ValueError("the folder holds no weights.")
+        model = open_clip.create_model(source.architecture, pretrained=str(files[0]), precision=precision)
+    return library.ready(model), image_transform_v2(PreprocessCfg(**model.visual.preprocess_cfg), is_train=False)
+
+
+def pixels(transform: Any, media: list[Media], library: Library) -> Tensor:
+    """(n, 3, side, side), as a model's own transform makes them."""
+    return torch.stack([transform(Image.fromarray(m.data)) for m in media]).to(library.device, library.dtype)
+
+
+class ClipMatcher:
+    """Pictures and text in CLIP's space."""
+
+    calibration = None
+    prompt = CLIP_PROMPT
+
+    def __init__(self, role: str, library: Library):
+        from open_clip.tokenizer import SimpleTokenizer
+
+        self.library = library
+        self.net, self.transform = library.get(role, lambda path, source: load_open_clip(path, source, library))
+        self.name = f"CLIP {library.names[role]}"
+        self.tokenizer = SimpleTokenizer(context_length=self.net.context_length)
+        self.pictures = Remembered()
+
+    @torch.no_grad()
+    def embed_media(self, media: list[Media]) -> Tensor:
+        """(n, d), unit length."""
+        return self.pictures.get(
+            media, lambda some: self.net.encode_image(pixels(self.transform, some, self.library), normalize=True).float()
+        )
+
+    @torch.no_grad()
+    def embed_text(self, texts: list[str]) -> Tensor:
+        """(n, d), unit length."""
+        ids = self.tokenizer(texts).to(self.library.device)
+        return torch.cat([self.net.encode_text(some, normalize=True).float() for some in ids.split(4 * BATCH)])
+
+
+class ClapMatcher:
+    """Sound and text in CLAP's space. A long clip's windows are embedded apart and averaged, so that nothing is left to a random crop."""
+
+    calibration = None
+    prompt = ""
+
+    def __init__(self, role: str, library: Library):
+        self.library = library
+        self.net, self.processor = library.get(role, self._load)
+        self.name = f"CLAP {library.names[role]}"
+        self.sounds = Remembered()
+
+    def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
+        from transformers import ClapModel, ClapProcessor
+
+        return self.library.ready(ClapModel.from_pretrained(path, dtype=self.library.dtype)), ClapProcessor.from_pretrained(path)
+
+    @torch.no_grad()
+    def embed_media(self, media: list[Media]) -> Tensor:
+        """(n, d), unit length."""
+        return self.sounds.get(media, lambda some: torch.stack([self._sound(m) for m in some]))
+
+    def _sound(self, media: Media) -> Tensor:
+        features = self.processor.feature_extractor
+        samples = AF.resample(torch.from_numpy(media.data), media.rate, features.sampling_rate)
+        windows = [w.numpy() for w in samples.split(features.nb_max_samples) if len(w) >= features.sampling_rate or len(w) == len(samples)]
+        inputs = features(windows, sampling_rate=features.sampling_rate, return_tensors="pt")
+        device, dtype = self.library.device, self.library.dtype
+        kept = {k: v.to(device, dtype) if v.is_floating_point() else v.to(device) for k, v in inputs.items()}
+        vectors = F.normalize(_vector(self.net.get_audio_features(**kept)), dim=-1)
+        return F.normalize(vectors.mean(0), dim=-1)
+
+    @torch.no_grad()
+    def embed_text(self, texts: list[str]) -> Tensor:
+        """(n, d), unit length."""
+        found = []
+        for start in range(0, len(texts), 4 * BATCH):
+            inputs = self.processor.tokenizer(texts[start : start + 4 * BATCH], padding=True, truncation=True, return_tensors="pt")
+            inputs = {k: v.to(self.library.device) for k, v in inputs.items() if k in ("input_ids", "attention_mask")}
+            found.append(F.normalize(_vector(self.net.get_text_features(**inputs)), dim=-1))
+        return torch.cat(found)
+
+
+def _vector(features: Any) -> Tensor:
+    """transformers 5 gives an output object where 4 gave the projected vectors."""
+    return (features if isinstance(features, Tensor) else features.pooler_output).float()
+
+
+def matcher(kind: Modality, role: str, library: Library) -> ClipMatcher | ClapMatcher:
+    """The matcher of a kind of media in one of its roles."""
+    return (ClipMatcher if kind == "image" else ClapMatcher)(f"{kind}-{role}", library)

@@ -1,0 +1,230 @@
+"""What each method is handed in the hub profile: a seat with the tokenizer and models of that method. Judges are not at this table.
+
+A method for which nothing pretrained is there plays with the embedded weights, and its card says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+from captioners.nets.coca import CocaDecoder
+from captioners.nets.encoders import Features
+from captioners.nets.gpt2 import Gpt2
+from captioners.nets.layout import longer_side_contiguous
+from captioners.profiles import embedded
+from captioners.profiles.base import ProfileError
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, Remembered, load_open_clip, matcher, pixels
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.texts import TransformersClassifier, language_model
+from captioners.profiles.hub.vocabularies import ClipVocabulary, Gpt2Vocabulary
+from captioners.profiles.store import ASSETS
+from captioners.types import Media, Modality
+
+NEVER_WITHOUT = (
+    "This CoCa was never trained without its picture: the unconditional branch sees {} instead. "
+    "`train cfg --profile hub` teaches it, --checkpoint loads the result."
+)
+
+
+class Table:
+    """What the seats share: the library, the matchers and classifiers that were asked for, and the embedded players to fall back on."""
+
+    def __init__(self, library: Library):
+        self.library = library
+        self.matchers: dict[Modality, ClipMatcher | ClapMatcher] = {}
+
+    @cached_property
+    def embedded(self) -> embedded.Players:
+        """The small models."""
+        return embedded.profile(self.library.device).players
+
+    def ranker(self, kind: Modality) -> ClipMatcher | ClapMatcher:
+        """The matcher that methods may rank with."""
+        if kind not in self.matchers:
+            self.matchers[kind] = matcher(kind, "ranker", self.library)
+        return self.matchers[kind]
+
+
+class Seat:
+    """One method's place at the table."""
+
+    profile = "hub"
+    roles: tuple[str, ...] = ()  # what this method may use, for the names of its weights
+
+    def __init__(self, table: Table):
+        self.table, self.library = table, table.library
+
+    @property
+    def device(self) -> str:
+        return self.library.device
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """{role: name} of what was loaded so far."""
+        return {role: name for role, name in self.library.names.items() if role in self.roles}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a card should tell."""
+        return ()
+
+    def ranker(self, kind: Modality) -> ClipMatcher | ClapMatcher:
+        """The matcher that methods may rank with."""
+        return self.table.ranker(kind)
+
+
+class CocaSeat(Seat):
+    """Method 1: CoCa for pictures, GPT-2 beside it."""
+
+    roles = ("captioner", "language-model", "image-ranker")
+
+    def __init__(self, table: Table):
+        super().__init__(table)
+        self.grids = Remembered()
+
+    @cached_property
+    def tokenizer(self) -> ClipVocabulary:
+        """CoCa's vocabulary."""
+        from open_clip.tokenizer import SimpleTokenizer
+
+        return ClipVocabulary(SimpleTokenizer())
+
+    @property
+    def lm_tokenizer(self) -> Gpt2Vocabulary:
+        """The language model's own."""
+        return language_model("language-model", self.library)[1]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That nothing taught this CoCa to do without a picture, if so."""
+        _, _, null = self._coca()
+        return (NEVER_WITHOUT.format(null),) if null else ()
+
+    def start_token(self, kind: Modality) -> int:
+        """CoCa's."""
+        if kind != "image":
+            raise ProfileError("CoCa describes pictures only: choose another method for sound, or `--profile embedded`.")
+        return self.tokenizer.bos
+
+    @torch.no_grad()
+    def encode(self, media: Sequence[Media]) -> list[Features]:
+        """The picture tokens (cells, width) of each, and their mean."""
+        for m in media:
+            self.start_token(m.kind)
+        (coca, transform), _, _ = self._coca()
+        found = self.grids.get(list(media), lambda some: coca.visual(pixels(transform, some, self.library))[1])
+        return [Features(grid, grid.mean(0)) for grid in found]
+
+    def caption_decoder(self) -> CocaDecoder:
+        """CoCa, token by token."""
+        return self._coca()[1]
+
+    def language_model(self) -> Gpt2:
+        """The LM that guides."""
+        return language_model("language-model", self.library)[0]
+
+    def _coca(self) -> tuple[tuple[Any, Any], CocaDecoder, str]:
+        """The model with its picture transform, its decoder, and in words what stands for no picture ("" if it was trained)."""
+        return self.library.get("captioner", self._load)
+
+    def _load(self, path: Path, source: Source) -> tuple[tuple[Any, Any], CocaDecoder, str]:
+        coca, transform = load_open_clip(path, source, self.library)
+        if not hasattr(coca, "text_decoder"):
+            raise ValueError("it is no CoCa.")
+        if self.device == "cpu":
+            longer_side_contiguous(coca)
+        trained = path / "null.safetensors"
+        if trained.is_file():
+            null, words = load_file(trained)["null"], ""
+        elif source.blank == "zeros":
+            null, words = None, "a token of zeros"
+        else:
+            null, words = self._mean_token(coca, transform, source.blank), "the mean picture token of a few pictures"
+        return (coca, transform), self.library.ready(CocaDecoder(coca, null)), words
+
+    @torch.no_grad()
+    def _mean_token(self, coca: Any, transform: Any, folder: str) -> Tensor:
+        """(width,): over the pictures of a folder, ours if none is given."""
+        place = Path(folder) if folder else ASSETS / "examples"
+        files = [f for kind in ("*.jpg", "*.jpeg", "*.png") for f in sorted(place.glob(kind))][:64]
+        if not files:
+            raise ProfileError(f'There are no pictures in {place}: give a folder that has some as blank of the captioner, or "zeros".')
+        batch = torch.stack([transform(Image.open(f).convert("RGB")) for f in files]).to(self.device, self.library.dtype)
+        return torch.cat([coca.visual(some)[1] for some in batch.split(16)]).float().mean((0, 1))
+
+
+class Gpt2Seat(Seat):
+    """Method 2: GPT-2, steered by a ranker and a classifier."""
+
+    roles = ("language-model", "image-ranker", "audio-ranker", "audibility", "visibility")
+
+    @property
+    def tokenizer(self) -> Gpt2Vocabulary:
+        """The language model's."""
+        return language_model("language-model", self.library)[1]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which classifiers are the small ones."""
+        missing = [role for role in ("audibility", "visibility") if not self.library.has(role)]
+        return (f"No checkpoint for {' and '.join(missing)} is given: the embedded classifier guides.",) if missing else ()
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """With the embedded classifiers where they play."""
+        small = self.table.embedded.weights
+        return super().weights | {role: small[role] for role in ("audibility", "visibility") if role in small}
+
+    def start_token(self, kind: Modality) -> int:
+        """GPT-2 has one for everything."""
+        return self.tokenizer.bos
+
+    def neutral_start(self) -> list[int]:
+        """What stands before a caption: read, not said. It tells nothing of the modality."""
+        return [self.tokenizer.bos, *self.tokenizer.encode("An example of")]
+
+    def language_model(self) -> Gpt2:
+        """The LM that is steered."""
+        return language_model("language-model", self.library)[0]
+
+    def classifier(self, kind: Modality) -> Any:
+        """Can it be heard, or seen?"""
+        role = {"audio": "audibility", "image": "visibility"}[kind]
+        return TransformersClassifier(role, self.library) if self.library.has(role) else self.table.embedded.classifier(kind)
+
+
+class EmbeddedSeat(Seat):
+    """A method whose models nobody has published: the embedded ones, and a word about it."""
+
+    def __init__(self, table: Table, part: str):
+        super().__init__(table)
+        self.part = part
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That these are the small models."""
+        return (f"No checkpoint for {self.part} is given: the embedded weights are used. `train {self.part} --profile hub` makes one.",)
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """The embedded ones."""
+        return self.table.embedded.weights
+
+    def ranker(self, kind: Modality) -> Any:
+        """The embedded one, so that nothing need be fetched."""
+        return self.table.embedded.ranker(kind)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else the embedded players have."""
+        if name.startswith("__") or name == "table":
+            raise AttributeError(name)
+        return getattr(self.table.embedded, name)

@@ -1,0 +1,196 @@
+"""Which pretrained model plays which part: hub names, pinned revisions, sizes and licences, and the file that changes them.
+
+Parameters were counted by building each configuration without weights (`tests/test_hub.py` counts again); licences are those that
+the hub pages state. Memory is four bytes a parameter, two where a GPU holds them in half precision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from captioners.profiles.base import ProfileError
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from."""
+
+    id: str  # a name on the hub, or a folder
+    revision: str | None = None  # a commit on the hub
+    family: str = ""  # what reads it: open_clip, transformers, diffusers, or ours for our own training's output
+    architecture: str = ""  # open_clip's name of it, for folders that hold weights alone
+    subfolder: str = ""
+    millions: float = 0.0  # of parameters; 0 if not known
+    licence: str = ""
+    blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder of pictures whose mean token stands for none
+
+    @property
+    def size(self) -> str:
+        """Parameters and memory, in words."""
+        return f"{self.millions:.0f} M parameters, about {4 * self.millions / 1000:.1f} GB, half of that on a GPU"
+
+
+# the first of each role is what it is without being told otherwise; the others are what may be chosen instead, larger ones first
+ROLES: dict[str, tuple[Source, ...]] = {
+    "captioner": (
+        Source(
+            "laion/mscoco_finetuned_CoCa-ViT-L-14-laion2B-s13B-b90k",
+            "f895105fb18cf5ea3ba7a1172966e4cc0ad8d743",
+            "open_clip",
+            "coca_ViT-L-14",
+            millions=638.4,
+            licence="MIT",
+        ),
+        Source(
+            "laion/CoCa-ViT-L-14-laion2B-s13B-b90k",
+            "74207cb7fde8eafc9864451ebd332fa8e75b150f",
+            "open_clip",
+            "coca_ViT-L-14",
+            millions=638.4,
+            licence="MIT",
+        ),
+        Source(
+            "laion/mscoco_finetuned_CoCa-ViT-B-32-laion2B-s13B-b90k",
+            "ef0732eb039c932624eb8b867c82ab2311001b09",
+            "open_clip",
+            "coca_ViT-B-32",
+            millions=253.6,
+            licence="MIT",
+        ),
+        Source("laion/CoCa-ViT-B-32-laion2B-s13B-b90k", None, "open_clip", "coca_ViT-B-32", millions=253.6, licence="MIT"),
+    ),
+    "language-model": (
+        Source("openai-community/gpt2-medium", "6dcaa7a952f72f9298047fd5137cd6e4f05f41da", "transformers", millions=354.8, licence="MIT"),
+        Source("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e", "transformers", millions=124.4, licence="MIT"),
+    ),
+    "image-ranker": (
+        Source(
+            "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+            "1a25a446712ba5ee05982a381eed697ef9b435cf",
+            "open_clip",
+            "ViT-B-32",
+            millions=151.3,
+            licence="MIT",
+        ),
+    ),
+    "audio-ranker": (
+        Source(
+            "laion/clap-htsat-unfused", "8fa0f1c6d0433df6e97c127f64b2a1d6c0dcda8a", "transformers", millions=153.5, licence="Apache-2.0"
+        ),
+    ),
+    "image-judge": (
+        Source(
+            "timm/vit_base_patch32_clip_224.openai",
+            "a6f597a30f7b82c51704746581f9a4e41421e878",
+            "open_clip",
+            "ViT-B-32-quickgelu",
+            millions=151.3,
+            licence="see its page",
+        ),
+    ),
+    "audio-judge": (
+        Source(
+            "laion/larger_clap_general", "ada0c23a36c4e8582805bb38fec3905903f18b41", "transformers", millions=193.9, licence="Apache-2.0"
+        ),
+    ),
+    "fluency-judge": (
+        Source("distilbert/distilgpt2", "2290a62682d06624634c1f46a6ad5be0f47f38aa", "transformers", millions=81.9, licence="Apache-2.0"),
+    ),
+    "codes": (
+        Source(
+            "microsoft/vq-diffusion-ithq",
+            "3f796fb49ee559370dc638dea1d8116af131d993",
+            "diffusers",
+            subfolder="vqvae",
+            licence="see its page",
+        ),
+    ),
+    # what nobody has published: the output of our own training, a folder or a file; without one the embedded weights play
+    "audibility": (),
+    "visibility": (),
+    "mc-diffusion": (),
+    "prefix-diffusion": (),
+}
+# the text encoder that `train audibility --profile hub` starts from
+CLASSIFIER_BASE = Source(
+    "distilbert/distilbert-base-uncased",
+    "12040accade4e8a0f71eabdb258fecc2e7e948be",
+    "transformers",
+    millions=67.0,
+    licence="Apache-2.0",
+)
+TRAINED = {"cfg": "captioner", "audibility": "audibility", "visibility": "visibility"} | {
+    part: part for part in ("mc-diffusion", "prefix-diffusion")
+}  # our training's part → the role it plays
+FAMILIES = {"audibility": "transformers", "visibility": "transformers", "mc-diffusion": "ours", "prefix-diffusion": "ours"}
+
+
+def choose(models: str | Path | None = None, checkpoints: tuple[str, ...] = ()) -> dict[str, Source]:
+    """Role → source: the defaults, changed by a models file and then by our own checkpoints."""
+    chosen = {role: sources[0] for role, sources in ROLES.items() if sources}
+    if models is not None:
+        chosen |= {role: _source(role, value, Path(models)) for role, value in _read(Path(models)).items()}
+    for checkpoint in checkpoints:
+        chosen |= _own(Path(checkpoint))
+    for judge, player in (("image-judge", "image-ranker"), ("audio-judge", "audio-ranker"), ("fluency-judge", "language-model")):
+        if chosen[judge].id == chosen[player].id:
+            raise ProfileError(f"{chosen[judge].id} cannot be both {judge} and {player}: a judge takes no part, so name another model.")
+    return chosen
+
+
+def smaller(role: str, source: Source) -> Source | None:
+    """The next smaller choice for a role."""
+    less = [s for s in ROLES.get(role, ()) if 0 < s.millions < (source.millions or float("inf"))]
+    return max(less, key=lambda s: s.millions, default=None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A TOML or YAML file: role → hub id or folder, or a table with id, revision, architecture and subfolder."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ProfileError(f"{path} cannot be read: give a TOML or YAML file with lines like image-ranker = NAME OR FOLDER.") from None
+    try:
+        if path.suffix in (".yaml", ".yml"):
+            import yaml
+
+            found = yaml.safe_load(text) or {}
+        else:
+            found = tomllib.loads(text)
+    except Exception as error:  # both libraries have several of their own
+        raise ProfileError(f"{path} is not valid {'YAML' if path.suffix in ('.yaml', '.yml') else 'TOML'}: {error}") from None
+    if not isinstance(found, dict):
+        raise ProfileError(f"{path} names no roles: write lines like image-ranker = NAME OR FOLDER.")
+    return found
+
+
+def _source(role: str, value: Any, path: Path) -> Source:
+    if role not in ROLES:
+        raise ProfileError(f"{path} names the role {role!r}, which does not exist: choose from {', '.join(ROLES)}.")
+    table = {"id": value} if isinstance(value, str) else value
+    fields = {"id", "revision", "architecture", "subfolder", "blank"}
+    if not isinstance(table, dict) or not isinstance(table.get("id"), str) or not set(table) <= fields:
+        raise ProfileError(f"{path} has no model for {role}: give a hub name or a folder, or a table of {', '.join(sorted(fields))}.")
+    beside = path.parent / table["id"]
+    if beside.exists():  # a folder is meant from where the file stands
+        table = {**table, "id": str(beside)}
+    known = next((s for s in ROLES[role] if s.id == table["id"]), None)
+    default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
+    base = known or dataclasses.replace(default, revision=None, millions=0.0, licence="", subfolder="")
+    return dataclasses.replace(base, **table)
+
+
+def _own(path: Path) -> dict[str, Source]:
+    """What a training wrote: one part, named by its folder or file, or a folder that holds some."""
+    if not path.exists():
+        raise ProfileError(f"There is no checkpoint {path}: give what `python -m captioners train PART --profile hub` wrote.")
+    found = [path] if path.stem in TRAINED else sorted(p for p in path.iterdir() if p.stem in TRAINED) if path.is_dir() else []
+    found = [p for p in found if p.is_dir() or p.suffix == ".safetensors"]
+    if not found:
+        raise ProfileError(f"{path} holds no checkpoint: give a folder or file that is called one of {', '.join(TRAINED)}.")
+    roles = {p: TRAINED[p.stem] for p in found}
+    return {role: Source(str(p), family=FAMILIES.get(role, "open_clip"), architecture="coca_ViT-L-14") for p, role in roles.items()}

@@ -1,0 +1,82 @@
+"""Text models of transformers: GPT-2 as a player, one of its family as the fluency judge, DistilBERT as a classifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from captioners.nets.gpt2 import Gpt2
+from captioners.nets.language_model import sequence_log_likelihood
+from captioners.nets.layout import longer_side_contiguous
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import Gpt2Vocabulary
+from captioners.text import clean
+
+BATCH = 64
+
+
+def language_model(role: str, library: Library) -> tuple[Gpt2, Gpt2Vocabulary]:
+    """In full precision on every device: method 2 walks down its cache's gradient."""
+
+    def load(path: Path, source: Source) -> tuple[Gpt2, Gpt2Vocabulary]:
+        from transformers import GPT2LMHeadModel, GPT2TokenizerFast
+
+        net = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32)
+        if library.device == "cpu":
+            net = longer_side_contiguous(net)
+        return library.ready(Gpt2(net)), Gpt2Vocabulary(GPT2TokenizerFast.from_pretrained(path))
+
+    return library.get(role, load)
+
+
+class Gpt2Fluency:
+    """A GPT-2 behind the `FluencyJudge` protocol: the caption as a sentence of its own, with its full stop."""
+
+    def __init__(self, library: Library):
+        self.net, self.tokenizer = language_model("fluency-judge", library)
+        self.name = f"GPT-2 {library.names['fluency-judge']}"
+        self.device = library.device
+
+    @torch.no_grad()
+    def log_likelihood(self, texts: list[str]) -> list[float]:
+        """Nats, the end of the sentence included."""
+        t, found = self.tokenizer, []
+        rows = [[t.bos, *t.encode(clean(text)), t.eos][: self.net.config.context] for text in texts]
+        for start in range(0, len(rows), BATCH):
+            some = rows[start : start + BATCH]
+            ids = t.batch(some).to(self.device)
+            lengths = torch.tensor([len(r) for r in some], device=self.device)
+            there = torch.arange(1, ids.shape[1], device=self.device) < lengths[:, None]
+            logits, _ = self.net(ids[:, :-1])  # what stands behind a row's end changes nothing before it
+            found += sequence_log_likelihood(logits, ids[:, 1:].masked_fill(~there, -100), -100).tolist()
+        return found
+
+
+class TransformersClassifier:
+    """A sequence classifier with one or two outputs; the last one is "yes"."""
+
+    def __init__(self, role: str, library: Library):
+        self.library = library
+        self.net, self.tokenizer = library.get(role, self._load)
+        self.name = f"DistilBERT {library.names[role]}"
+
+    def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        net = AutoModelForSequenceClassification.from_pretrained(path, dtype=self.library.dtype)
+        return self.library.ready(net), AutoTokenizer.from_pretrained(path)
+
+    @torch.no_grad()
+    def probability(self, texts: list[str]) -> Tensor:
+        """(n,): the probability of "yes"."""
+        found = []
+        for start in range(0, len(texts), 2 * BATCH):
+            some = texts[start : start + 2 * BATCH]
+            inputs = self.tokenizer(some, padding=True, truncation=True, return_tensors="pt").to(self.library.device)
+            logits = self.net(**inputs).logits.float()
+            found.append(logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(-1)[:, -1])
+        return torch.cat(found)

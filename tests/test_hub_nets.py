@@ -1,0 +1,143 @@
+"""The nets behind the hub profile equal their own libraries': CoCa against open_clip, GPT-2 against transformers, on tiny random models."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from tiny_hub import tiny_coca, tiny_gpt2
+
+from captioners.bench.peers import mend_open_clip
+from captioners.nets.coca import CocaDecoder
+from captioners.nets.gpt2 import Gpt2
+from captioners.nets.layout import longer_side_contiguous
+
+START, END = 49406, 49407
+
+
+@pytest.fixture(scope="module")
+def coca():
+    return tiny_coca()
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.cat([torch.full((3, 1), START), torch.randint(1, 49000, (3, 9), generator=torch.Generator().manual_seed(2))], 1)
+
+
+def condition_of(model, decoder, pictures):
+    return decoder.condition({"image": model.visual(pictures)[1]}, torch.arange(len(pictures)))
+
+
+@torch.no_grad()
+def test_coca_token_by_token_says_what_open_clip_says_of_the_whole(coca, pictures, ids):
+    decoder = CocaDecoder(coca).eval()
+    condition, past, rows = condition_of(coca, decoder, pictures), None, []
+    for step in ids.split(1, dim=1):
+        logits, past = decoder(step, condition, past)
+        rows.append(logits)
+    expected = coca(pictures, ids, output_labels=False)["logits"]
+    assert torch.allclose(torch.cat(rows, 1), expected, atol=1e-4)
+    assert torch.allclose(decoder(ids, condition)[0], expected, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("null", ["zeros", "mean"])
+def test_without_its_picture_coca_sees_the_null_token_alone(coca, pictures, ids, null):
+    """A row that is removed from a mixed batch equals open_clip on a picture all of whose tokens are the null token."""
+    grid = coca.visual(pictures)[1]
+    vector = torch.zeros(grid.shape[-1]) if null == "zeros" else grid.mean((0, 1))
+    decoder = CocaDecoder(coca, vector).eval()
+    condition = condition_of(coca, decoder, pictures)
+    both, _ = decoder(ids.repeat(2, 1), condition.joined(condition.removed()))
+    blank = vector.expand_as(grid)
+    assert torch.allclose(both[:3], coca(pictures, ids, output_labels=False)["logits"], atol=1e-4)
+    assert torch.allclose(both[3:], coca(None, ids, image_latent=grid[:, 0], image_embs=blank, output_labels=False)["logits"], atol=1e-4)
+
+
+@torch.no_grad()
+def greedy(model, pictures, count: int) -> list[list[int]]:
+    decoder = CocaDecoder(model).eval()
+    condition, past, ids, rows = condition_of(model, decoder, pictures), None, torch.full((len(pictures), 1), START), []
+    for _ in range(count):
+        logits, past = decoder(ids, condition, past)
+        logits[..., END] = -torch.inf
+        ids = logits[:, -1:].argmax(-1)
+        rows.append(ids)
+    return torch.cat(rows, 1).tolist()
+
+
+def test_greedy_captions_are_those_of_a_plain_loop_over_open_clips_forward(coca, pictures):
+    ids = torch.full((3, 1), START)
+    with torch.no_grad():
+        for _ in range(8):
+            logits = coca(pictures, ids, output_labels=False)["logits"][:, -1]
+            logits[:, END] = -torch.inf
+            ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
+    assert greedy(coca, pictures, 8) == ids[:, 1:].tolist()
+
+
+def test_greedy_captions_are_those_of_open_clips_own_generate(coca, pictures, monkeypatch):
+    from open_clip import coca_model
+
+    for name in ("GENERATION_TYPES", "_has_transformers"):
+        monkeypatch.setattr(coca_model, name, getattr(coca_model, name))  # put back afterwards
+    mend_open_clip()
+    how = {"generation_type": "top_k", "top_k": 1, "seq_len": 10, "min_seq_len": 9, "sot_token_id": START, "eos_token_id": END}
+    theirs = coca.generate(pictures, **how)
+    assert greedy(coca, pictures, 8) == theirs[:, 1:9].tolist()  # its last token is the end, whatever the model says
+
+
+@torch.no_grad()
+def test_another_layout_changes_nothing_but_where_weights_lie(coca, pictures, ids):
+    other = longer_side_contiguous(deepcopy(coca))
+    wide = other.text_decoder.resblocks[0].mlp.c_fc.weight
+    assert wide.shape[0] > wide.shape[1]
+    assert wide.stride(0) == 1
+    for (name, mine), theirs in zip(other.state_dict().items(), coca.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs), name
+    expected = coca(pictures, ids, output_labels=False)["logits"]
+    assert torch.allclose(other(pictures, ids, output_labels=False)["logits"], expected, atol=1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------------- GPT-2
+
+
+@torch.no_grad()
+def test_gpt2_token_by_token_and_padded_says_what_transformers_says():
+    model = tiny_gpt2().eval()
+    lm = Gpt2(model)
+    ids = torch.randint(0, 200, (1, 9), generator=torch.Generator().manual_seed(3))
+    expected = model(ids).logits
+    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], 1)
+    mask = torch.ones_like(padded, dtype=torch.bool)
+    mask[:, :4] = False
+    past, rows = None, []
+    for position in range(padded.shape[1]):
+        logits, past = lm(padded[:, position : position + 1], past, mask[:, : position + 1])
+        rows.append(logits)
+    assert torch.allclose(torch.cat(rows, 1)[:, 4:], expected, atol=1e-4)
+    assert torch.allclose(lm(ids)[0], expected, atol=1e-5)
+
+
+def test_gpt2s_cache_takes_gradients_and_its_weights_do_not():
+    model = tiny_gpt2().eval().requires_grad_(False)
+    before = deepcopy(model.state_dict())
+    lm = Gpt2(model)
+    _, cache = lm(torch.tensor([[3, 5, 8]]))
+    moved = [(k.detach().clone().requires_grad_(), v.detach().clone().requires_grad_()) for k, v in cache]
+    optimizer = torch.optim.SGD([x for pair in moved for x in pair], lr=1.0)
+    losses = []
+    for _ in range(5):
+        loss = -lm(torch.tensor([[13]]), moved)[0][0, -1].log_softmax(-1)[21]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
