@@ -46,8 +46,9 @@ class PictureCodes:
         return list(self.known.get(media, self._encode))
 
     def _encode(self, media: list[Media]) -> Tensor:
-        pixels = torch.stack([image_pixels(torch.from_numpy(m.data), self._pixels) for m in media]).to(self.library.device, self.library.dtype)
+        pixels = torch.stack([image_pixels(torch.from_numpy(m.data), self._pixels) for m in media]).to(
+            self.library.device, self.library.dtype
+        )
         latents = self.net.encode(pixels * 2 - 1).latents
         _, _, (_, _, codes) = self.net.quantize(latents)
         return codes.view(len(media), -1).long()
-
