@@ -69,7 +69,7 @@ class Words:
         logits = hidden @ self.table.T
         if self.bias is not None:
             logits = logits + self.bias
-        return logits.masked_fill(self.forbidden, -torch.inf)
+        return logits.index_fill_(-1, self.forbidden.nonzero()[:, 0], -torch.inf)
 
     def logp(self, hidden: Tensor) -> Tensor:
         """(…, d) → log-probabilities (…, vocab)."""
@@ -168,15 +168,17 @@ class History:
         n, steps = mine.length, mine.steps
         cond = torch.stack([m.cond[m.rows == row][0, :n] for m in self.moments[:steps]])  # (steps, n, d)
         uncond = self._second(row)
-        guided = guidance.cfg(cond, uncond, mine.weight) if mine.weight != 1 else cond
         tokens, decided = canvas.tokens[row, :n], canvas.decided[row, :n]
-        along, columns = {}, TraceColumns(self.tokenizer)
         at = torch.arange(n, device=tokens.device)
-        distributions = {}
-        for name, hidden in (("cond", cond), ("uncond", uncond), ("guided", guided)):
+        along, distributions = {}, {}
+        vectors = {"cond": cond, "uncond": uncond} | ({"guided": guidance.cfg(cond, uncond, mine.weight)} if mine.weight != 1 else {})
+        for name, hidden in vectors.items():
             logp = words.logp(hidden)  # (steps, n, vocab)
             along[name] = logp.gather(-1, tokens.expand(steps, n)[..., None])[..., 0].T.tolist()
             distributions[name] = logp[decided, at]
+        if mine.weight == 1:
+            along["guided"], distributions["guided"] = along["cond"], distributions["cond"]
+        columns = TraceColumns(self.tokenizer)
         for position in range(n):
             columns.add(tokens[position, None], {name: logp[position, None] for name, logp in distributions.items()})
         found = []

@@ -106,8 +106,10 @@ class MaskDenoiser(nn.Module):
         return self.length(self._hidden(start[:, None], torch.zeros_like(start), condition, None)[:, 0])
 
     def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, seen: Tensor | None) -> Tensor:
-        table = torch.cat([self.tokens.weight, self.marks.weight])
-        x = self.drop(F.embedding(ids, table) + self.positions[: ids.shape[1]] + self.times(t)[:, None])
+        words = torch.where(
+            (ids < self.mask)[..., None], self.tokens(ids.clamp(max=self.mask - 1)), self.marks((ids - self.mask).clamp(min=0))
+        )
+        x = self.drop(words + self.positions[: ids.shape[1]] + self.times(t)[:, None])
         crossed = iter(condition.keys_values)
         for block in self.blocks:
             context = next(crossed) if block.cross is not None else None

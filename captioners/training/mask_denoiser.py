@@ -31,7 +31,7 @@ from captioners.training.sound_pairs import sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 from captioners.training.vq import load_decoder, load_vq, media_codes
 
-EPOCHS, BATCH, LR = 14, 64, 8e-4
+EPOCHS, BATCH, LR = 8, 64, 8e-4
 PER_PICTURE = 2  # captions of each picture in one epoch
 VIEWS = 3  # of each picture: as it is, its mirror image, and a random crop
 TAUGHT = 0.5  # share of picture captions that are the guided teacher's
