@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.classifier import BagClassifier, BagClassifierConfig, TextClassifier, TextClassifierConfig
-from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio_windows, image_pixels
+from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio_windows, fused_grid, image_pixels
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
@@ -25,6 +25,7 @@ from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
+CHUNK = 16  # pictures that are encoded at once
 REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
 
 
@@ -60,6 +61,7 @@ class Encoder:
         self.shelf = shelf
         self.known: OrderedDict[str, Tensor] = OrderedDict()
         self.disk: FeatureStore | None = None
+        self.fused: Callable[[Tensor], Tensor] | None = None  # made for the first full chunk: a visitor's one picture needs none
         self.lock = threading.RLock()
 
     @torch.no_grad()
@@ -72,8 +74,8 @@ class Encoder:
                 if self.disk and some:
                     part = f"{kind}-encoder"
                     encode = self.disk.around(encode, file_hash(find_part(part, self.shelf.folder)), self.shelf.device)
-                for start in range(0, len(some), 16):
-                    chunk = some[start : start + 16]
+                for start in range(0, len(some), CHUNK):
+                    chunk = some[start : start + CHUNK]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
             found = [self.known[m.hash] for m in media]
             for m in media:
@@ -85,7 +87,10 @@ class Encoder:
     def _images(self, media: list[Media]) -> Tensor:
         net = self.shelf.get("image-encoder", lambda config: ImageEncoder(**config))
         pixels = torch.stack([image_pixels(torch.from_numpy(m.data)) for m in media])
-        return net(pixels.to(self.shelf.device)).grid
+        if len(media) < CHUNK or self.shelf.device != "cpu":
+            return net(pixels.to(self.shelf.device)).grid
+        self.fused = self.fused or fused_grid(net, CHUNK)
+        return self.fused(pixels).clone()
 
     def _sounds(self, media: list[Media]) -> list[Tensor]:
         """A long clip's windows are encoded apart and their grids averaged."""

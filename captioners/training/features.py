@@ -9,32 +9,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision.transforms import v2
 from tqdm import tqdm
 
-from captioners.nets.encoders import IMAGE_SIZE, ImageEncoder, image_pixels
+from captioners.nets.encoders import ImageEncoder, fused_grid, image_pixels
 from captioners.profiles.store import file_hash, load_into, read_config
 from captioners.training import Job, corpus
 
 BATCH = 16  # the fastest on two cores, by a factor of 1.8 over 64
 VIEWS = 3  # the picture, its mirror image, and a random crop
-
-
-def fast(encoder: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An encoder's grid as a fused graph: 2.1 times the pictures per second of eager mode on a CPU."""
-
-    class Grid(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = encoder
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.encoder(x).grid
-
-    with torch.no_grad():
-        traced = torch.jit.trace(Grid().eval(), torch.zeros(BATCH, 3, IMAGE_SIZE, IMAGE_SIZE), check_trace=False)
-        return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
 
 
 def encode_pictures(
@@ -63,7 +47,7 @@ def image_features(job: Job) -> dict[str, Tensor]:
         for view in range(views):
             path = folder / f"{split}-{view}.npy"
             if not path.exists():
-                grid_of = grid_of or fast(load_into(ImageEncoder(**read_config(weights)), weights))
+                grid_of = grid_of or fused_grid(load_into(ImageEncoder(**read_config(weights)), weights), BATCH)
                 paths = [p.path for p in corpus.pictures(job.data, split)]
                 with path.with_suffix(".partial").open("wb") as file:
                     np.save(file, encode_pictures(grid_of, paths, view, quiet=job.quiet).numpy())
