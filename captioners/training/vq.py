@@ -1,7 +1,8 @@
 """Parts `image-vq` and `audio-vq`: the discrete tokens of method 3.
 
 Cells are compared as method 1's decoder sees them: its projection of the grid is the (frozen) encoder here, so codes tell apart what
-captions speak of. With a projection of their own, learned from the features alone, that decoder lost four times as much of its CIDEr.
+captions speak of. That decoder, untouched, has a CIDEr of .48 on the features of 250 dev pictures, .43 on such codes, and .39 on codes
+whose projection was learned from the features alone.
 """
 
 from __future__ import annotations
