@@ -45,3 +45,9 @@ NUM_CANDIDATES = number(
 TEMPERATURE = number("temperature", "Temperature", "0 takes the best word at every step; above, words are drawn at random.", 0.0, 0, 2, 0.1)
 MAX_TOKENS = number("max_tokens", "Longest caption", "The most tokens a caption may have.", 30, 1, 40, 1)
 SEED = number("seed", "Seed", "The same seed gives the same caption.", 0, 0, 2**31 - 1, 1)
+RANKING = choice(
+    "ranking",
+    "Ranking",
+    "ranker asks a matcher which candidate fits the input best; mbr takes the one that agrees most with the others.",
+    ("ranker", "mbr"),
+)

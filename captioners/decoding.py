@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from captioners.text import EOS, CaptionTokenizer
 from captioners.types import Alternative, Candidate, Media, Result, Settings, SettingsError, Spec, Step, StepToken, TokenTrace, to_json
 
 ALTERNATIVES = 10
+RANKINGS = ("ranker", "mbr")
 
 
 class Clock:
@@ -177,14 +180,41 @@ def step_tokens(trace: Sequence[TokenTrace]) -> list[StepToken]:
     return [StepToken(t.token, "final", math.exp(t.guided)) for t in trace if t.token != EOS]
 
 
-def rank(ranker, media: Media, texts: Sequence[str], logprobs: Sequence[float]) -> tuple[list[Candidate], list[int]]:
-    """Candidates, best first, by the ranker's similarity to the media, and the order; one alone needs no ranker."""
+def rank(
+    ranker, media: Media, texts: Sequence[str], logprobs: Sequence[float], ranking: str = RANKINGS[0]
+) -> tuple[list[Candidate], list[int]]:
+    """Candidates, best first, and their order: by the ranker's similarity to the media, or by agreement; one alone needs neither."""
     if len(texts) == 1:
         return [Candidate(texts[0], None, logprobs[0])], [0]
-    vectors = ranker.embed_text([ranker.prompt + t for t in texts])
-    scores = (vectors @ ranker.embed_media([media])[0]).tolist()
+    if ranking == "mbr":
+        scores = agreement(texts)
+    else:
+        vectors = ranker.embed_text([ranker.prompt + t for t in texts])
+        scores = (vectors @ ranker.embed_media([media])[0]).tolist()
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
     return [Candidate(texts[i], scores[i], logprobs[i]) for i in order], order
+
+
+def agreement(texts: Sequence[str]) -> list[float]:
+    """Minimum Bayes risk: how much each caption shares with the others, as the mean F1 of their words and pairs of words."""
+    bags = [Counter([*(words := text.split()), *pairwise(words)]) for text in texts]
+
+    def shared(a: Counter, b: Counter) -> float:
+        return 2 * (a & b).total() / max(1, a.total() + b.total())
+
+    return [sum(shared(a, b) for j, b in enumerate(bags) if j != i) / max(1, len(bags) - 1) for i, a in enumerate(bags)]
+
+
+def diversity(texts: Sequence[str]) -> dict[str, float]:
+    """How varied a set of candidates is: the share of distinct captions, Dist-1, Dist-2, and how little they agree."""
+    words = [text.split() for text in texts]
+    ones, twos = [w for some in words for w in some], [p for some in words for p in pairwise(some)]
+    return {
+        "distinct": len({*texts}) / len(texts),
+        "dist-1": len({*ones}) / max(1, len(ones)),
+        "dist-2": len({*twos}) / max(1, len(twos)),
+        "agreement": sum(agreement(texts)) / len(texts),
+    }
 
 
 def finished(
@@ -204,9 +234,13 @@ def finished(
     `share` inputs were decoded together: the clock's seconds are divided among them.
     """
     with clock.stage("rank"):
-        candidates, order = rank(players.ranker(media.kind) if len(texts) > 1 else None, media, texts, logprobs)
+        ranking = settings.get("ranking", RANKINGS[0])
+        asked = len(texts) > 1 and ranking == "ranker"
+        candidates, order = rank(players.ranker(media.kind) if asked else None, media, texts, logprobs, ranking)
     with clock.stage("trace"):
         trace, details = (trace_of(order[0]), details_of(order[0])) if settings.traced else ([], {})
+    if len(texts) > 1:
+        details = {**details, "diversity": diversity(texts)}
     result = Result(
         method=spec.id,
         caption=candidates[0].caption,

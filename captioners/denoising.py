@@ -48,7 +48,7 @@ def rows_of(
     """The candidates of every input, one behind the other; no caption has more than `longest` tokens."""
     rows = []
     for item, (m, s, weight) in enumerate(zip(media, settings, weights, strict=True)):
-        most = min(s["max_tokens"], longest)
+        most = min(s.get("max_tokens", longest), longest)
         forced = forced_ids(tokenizer, s, most)
         for candidate in range(s["num_candidates"]):
             temperature = s["temperature"] or (DRAWN_AT if candidate else 0.0)

@@ -18,6 +18,7 @@ from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile
 from captioners.profiles.features import FeatureStore
@@ -222,6 +223,10 @@ class Players:
     def mask_denoiser(self) -> MaskDenoiser:
         """Method 3's model."""
         return self.shelf.get("mc-diffusion", lambda config: MaskDenoiser(MaskDenoiserConfig(**config)))
+
+    def prefix_denoiser(self) -> PrefixDenoiser:
+        """Method 4's model."""
+        return self.shelf.get("prefix-diffusion", lambda config: PrefixDenoiser(PrefixDenoiserConfig(**config)))
 
     def caption_decoder(self) -> CaptionDecoder:
         """Method 1's model."""

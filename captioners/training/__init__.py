@@ -51,6 +51,7 @@ PARTS: dict[str, str] = {
     "image-vq": "vq",
     "audio-vq": "vq",
     "mc-diffusion": "mask_denoiser",
+    "prefix-diffusion": "prefix_denoiser",
     "audibility": "classifier",
     "visibility": "classifier",
     "audibility-judge": "classifier",

@@ -1,0 +1,156 @@
+"""Prefix-diffusion's network (arXiv 2309.04965): [prefix; noisy word embeddings] → x0, by way of the rounding head.
+
+A pooled vector of the picture or sound becomes a few prefix embeddings, whose keys and values are computed once per caption.
+Word embeddings have a fixed length, so that nearest means most similar, and x0 is the mean embedding of the words that
+the tied rounding head believes in. Noise is told as its level ᾱ and not as a step number: any schedule runs on the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from captioners.nets.transformer import Block, KeysValues, init_weights
+
+
+@dataclass(frozen=True)
+class PrefixDenoiserConfig:
+    """The size of the denoiser. Its blocks have the shape of `CaptionDecoder`'s, so that it can start from one."""
+
+    vocab: int = 4096
+    embed: int = 128  # dimension of the word embeddings that noise is added to
+    dim: int = 256
+    layers: int = 4
+    heads: int = 4
+    prefix: int = 5  # prefix embeddings
+    hidden: int = 384  # of the MLP that makes them
+    image_dim: int = 512  # of the encoder's pooled vector
+    audio_dim: int = 512
+    canvas: int = 28  # the most positions of a caption, the end included
+    words: int = 24  # the most words that a caption can be asked to have
+    schedule: str = "square"  # that training drew its noise from
+    dropout: float = 0.1  # of the pooled vector and the MLP; the body has none
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What the caption's positions look at: keys and values of every layer, and what the length head says."""
+
+    keys_values: list[KeysValues]  # each (b, heads, prefix, d)
+    lengths: Tensor  # (b, words) log-probabilities of 1, 2, … words
+
+    def __getitem__(self, rows: Tensor) -> Prefix:
+        return Prefix([(k[rows], v[rows]) for k, v in self.keys_values], self.lengths[rows])
+
+
+class PrefixDenoiser(nn.Module):
+    """p(word at every position | noisy embeddings, prefix or nothing)."""
+
+    def __init__(self, config: PrefixDenoiserConfig):
+        super().__init__()
+        self.config = config
+        dim, embed = config.dim, config.embed
+        self.directions = nn.Parameter(torch.randn(config.vocab, embed))  # word embeddings, of any length here
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        widths = {"image": config.image_dim, "audio": config.audio_dim}
+        self.enter = nn.ModuleDict(
+            {kind: nn.Sequential(nn.LayerNorm(c), nn.Dropout(config.dropout), nn.Linear(c, config.hidden)) for kind, c in widths.items()}
+        )
+        self.mlp = nn.Sequential(nn.GELU(), nn.Dropout(config.dropout), nn.Linear(config.hidden, config.prefix * dim))
+        self.null = nn.Parameter(torch.zeros(config.prefix, dim))  # the prefix of nothing
+        self.tag = nn.Linear(embed, dim)
+        self.prefix_positions = nn.Parameter(torch.zeros(config.prefix, dim))
+        self.lengths = nn.Linear(dim, config.words)
+        self.noisy, self.believed = nn.Linear(embed, dim), nn.Linear(embed, dim, bias=False)
+        self.level = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.count = nn.Embedding(1 + config.words, dim)  # 0: any number of words
+        self.positions = nn.Parameter(torch.zeros(config.canvas, dim))
+        self.blocks = nn.ModuleList(Block(dim, config.heads) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(dim)
+        self.leave = nn.Linear(dim, embed)
+        init_weights(self)
+        nn.init.zeros_(self.believed.weight)
+
+    def table(self) -> Tensor:
+        """(vocab, embed): every word's embedding, of length √embed, so that a coordinate has variance 1 as the noise has."""
+        return F.normalize(self.directions, dim=-1) * math.sqrt(self.config.embed)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """ids (…) → x0 (…, embed)."""
+        return self.table()[ids]
+
+    def round(self, x: Tensor) -> Tensor:
+        """x (…, embed) → ids (…) of the nearest words."""
+        return (x @ self.table().T).argmax(-1)
+
+    def prefix(self, pooled: dict[str, Tensor], order: Tensor, tags: Tensor, keep: Tensor | None = None) -> Prefix:
+        """{kind: (n, c)} of all kinds, rows put into `order`; tags (b,) start tokens; keep (b,) False where nothing is to be seen.
+
+        With nothing pooled, `order` only counts the rows, all of which see nothing.
+        """
+        seen = self.null.expand(len(order), -1, -1)
+        if pooled:
+            rows = torch.cat([self.mlp(self.enter[kind](x)) for kind, x in pooled.items()])[order].view_as(seen)
+            seen = rows if keep is None else torch.where(keep[:, None, None], rows, seen)
+        x = seen + self.tag(self.embed(tags))[:, None] + self.prefix_positions
+        lengths = self.lengths(F.gelu(x).mean(1)).log_softmax(-1)
+        cache = []
+        for block in self.blocks:
+            x, kv = block(x)
+            cache.append(kv)
+        return Prefix(cache, lengths)
+
+    def forward(self, *args: Tensor | Prefix | None, **more: Tensor | None) -> Tensor:
+        """Log-probabilities of the word at every position (b, t, vocab), not normalised; takes what `vectors` takes."""
+        return self.logits(self.vectors(*args, **more))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The tied rounding head: (…, embed) → (…, vocab)."""
+        return hidden @ self.table().T + self.bias
+
+    def vectors(
+        self,
+        x: Tensor,  # (b, t, embed), noisy
+        alpha_bar: Tensor,  # (b,)
+        prefix: Prefix,
+        count: Tensor,  # (b,) words wanted, 0 for any
+        believed: Tensor | None = None,  # (b, t, embed), the x0 of the step before (self-conditioning)
+        mask: Tensor | None = None,  # (b, t), False at positions that are not there
+    ) -> Tensor:
+        """What the rounding head reads at every position (b, t, embed).
+
+        Two opinions are added: what the context says of the word, by the network, and what the noisy word says of itself, which is known:
+        log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length.
+        """
+        noise_level = (alpha_bar / (1 - alpha_bar).clamp(min=1e-9)).clamp(1e-6, 1e4).log()
+        context = self.level(_waves(noise_level)) + self.count(count)
+        h = self.noisy(x) + context[:, None] + self.positions[: x.shape[1]]
+        if believed is not None:
+            h = h + self.believed(believed)
+        if mask is not None:
+            mask = F.pad(mask, (self.config.prefix, 0), value=True)[:, None, None]
+        for block, past in zip(self.blocks, prefix.keys_values, strict=True):
+            h, _ = block(h, mask=mask, past=past)
+        itself = alpha_bar.sqrt() / (1 - alpha_bar).clamp(min=1e-3)
+        return self.leave(self.norm(h)) + itself[:, None, None] * x
+
+    def expected(self, logits: Tensor) -> Tensor:
+        """x0 (b, t, embed): the mean embedding under the rounding head's distribution."""
+        return logits.softmax(-1) @ self.table()
+
+
+def _waves(x: Tensor) -> Tensor:
+    """(b,) → (b, 64): sines and cosines from fast to slow."""
+    rates = torch.exp(torch.linspace(math.log(0.05), math.log(3.0), 32, device=x.device))
+    angles = x[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def noised(x0: Tensor, alpha_bar: Tensor, noise: Tensor) -> Tensor:
+    """q(x_t|x0): √ᾱ x0 + √(1 − ᾱ) ε, with alpha_bar (b,)."""
+    a = alpha_bar[:, None, None]
+    return a.sqrt() * x0 + (1 - a).sqrt() * noise

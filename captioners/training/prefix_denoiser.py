@@ -1,0 +1,266 @@
+"""Part `prefix-diffusion`: method 4's denoiser, for pictures and sound, with its prefix removed now and then.
+
+It starts from method 1's decoder (its layers without the causal mask; its token embeddings, reduced to their principal components, are the
+word embeddings, frozen for the first half). A share of the targets is written by method 1; text corpora are examples without a prefix.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from captioners.metrics.base import Rows
+from captioners.metrics.ngram import cider
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
+from captioners.nets.language_model import CausalLM, CausalLMConfig
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
+from captioners.nets.rounding import TokenKinds, best_sequences
+from captioners.nets.schedules import alpha_bars, sampler
+from captioners.profiles.store import load_into, read_config, save_part
+from captioners.sound_classes import named
+from captioners.text import CaptionTokenizer
+from captioners.training import Job, corpus
+from captioners.training.features import image_features
+from captioners.training.loop import fit
+from captioners.training.mask_denoiser import VIEWS, guided_captions
+from captioners.training.sound_pairs import SoundPairs, sound_pairs
+from captioners.training.tokenizer import load_tokenizer
+
+EPOCHS, BATCH, LR = 8, 64, 1e-3
+HUMAN, WRITTEN = 2, 1  # captions of each picture in an epoch: of its five, and of the teacher's
+SOUNDS, TEXTS = 2400, 1600  # further examples in an epoch; texts have no prefix
+DROP_PREFIX, DROP_COUNT = 0.15, 0.2
+BELIEVE = 0.5  # share of batches that see their own first guess (self-conditioning)
+NOISY = 0.35  # exponent < 1: more of the noisy times; in the others the noise itself is no riddle
+JITTER = 0.3  # noise on the pooled vectors, as a share of their spread: there are only 6,000 pictures
+LONGEST = 18  # tokens; 94 % of the captions are not longer, and the rest would cost a fifth of the time
+CALM = 0.7  # temperature of the noise that the followed captions are made from
+SLACK = 2  # up to this many ends behind the longest caption of a batch
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One batch: captions of one modality or of no picture at all."""
+
+    kind: str  # image, audio or text
+    ids: Tensor  # (b, t), padded with ends
+    tags: Tensor  # (b,) start tokens
+    pooled: Tensor | None  # (b, c)
+    keep: Tensor  # (b,) False where the prefix is removed
+    count: Tensor  # (b,) words
+    learn_words: bool
+
+
+def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
+    """Word embeddings by principal components, and every layer's self-attention and feed-forward weights."""
+    tokens = decoder.tokens.weight.detach()
+    centre = tokens.mean(0)
+    basis = torch.linalg.svd(tokens - centre, full_matrices=False).Vh[: model.config.embed]  # (embed, dim)
+    with torch.no_grad():
+        model.directions.copy_((tokens - centre) @ basis.T)
+        length = model.directions.norm(dim=1).mean() / model.config.embed**0.5
+        for layer in (model.noisy, model.tag):
+            layer.weight.copy_(basis.T * length)
+            layer.bias.copy_(centre)
+        model.leave.weight.copy_(basis * length)
+        model.positions.copy_(decoder.positions[1 : 1 + model.config.canvas])
+    model.norm.load_state_dict(decoder.norm.state_dict())
+    for mine, theirs in zip(model.blocks, decoder.blocks, strict=True):
+        mine.load_state_dict({k: v for k, v in theirs.state_dict().items() if not k.startswith("cross")})
+
+
+def pooled_vectors(grids: Tensor) -> Tensor:
+    """What the prefix is made of, as the encoder pools it: grids (n, cells, c) fp16 → (n, c).
+
+    Beside it the ranker's vector made the words of unseen pictures harder to guess: it knows the training pictures by heart.
+    """
+    return torch.cat([chunk.float().mean(1) for chunk in grids.split(500)])
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything an epoch draws from: token rows and pooled vectors."""
+
+    human: list[list[list[int]]]  # of each picture
+    written: list[list[list[int]]]
+    pictures: Tensor  # (views, n, c)
+    sounds: SoundPairs
+    heard: Tensor  # (n, c)
+    texts: dict[str, list[list[int]]]  # by corpus
+
+
+def load_material(job: Job, tokenizer: CaptionTokenizer, teacher: CaptionDecoder) -> Material:
+    """Encoded, written and tokenized once."""
+    features = image_features(job)["train"]
+    written = [tokenizer.encode_all(view) for view in guided_captions(job, teacher, tokenizer, features[:VIEWS])]
+    sounds = sound_pairs(job)
+    return Material(
+        human=[_short(tokenizer.encode_all(p.captions)) for p in corpus.pictures(job.data, "train")],
+        written=[_short(rows) for rows in zip(*written, strict=True)],
+        pictures=torch.stack([pooled_vectors(view) for view in features]),
+        sounds=sounds,
+        heard=pooled_vectors(sounds.grids),
+        texts={d: _short(tokenizer.encode_all(corpus.texts(job.data, d))) for d in corpus.TEXT_FILES},
+    )
+
+
+def _short(rows: Sequence[list[int]]) -> list[list[int]]:
+    return [row for row in rows if 0 < len(row) <= LONGEST]
+
+
+def examples(material: Material, tokenizer: CaptionTokenizer, rng: random.Random) -> list[tuple[str, list[tuple[list[int], str, int]]]]:
+    """An epoch's batches, each of one kind and of like length, in random order: (token row, corpus, index into the vectors)."""
+    shown = [
+        (row, "flickr8k", i)
+        for source, some in ((material.human, HUMAN), (material.written, WRITTEN))
+        for i, rows in enumerate(source)
+        for row in rng.sample(rows, min(some, len(rows)))
+    ]
+    heard = [(i, tokenizer.encode(material.sounds.caption(i, rng))) for i in rng.choices(range(len(material.heard)), k=SOUNDS)]
+    heard = [(i, row) for i, row in heard if len(row) <= LONGEST]
+    told = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=TEXTS)]
+    found = []
+    for kind, some in (("image", shown), ("audio", [(row, "esc50", i) for i, row in heard]), ("text", told)):
+        some.sort(key=lambda example: (len(example[0]), rng.random()))
+        found += [(kind, some[s : s + BATCH]) for s in range(0, len(some) - BATCH + 1, BATCH)]
+    rng.shuffle(found)
+    return found
+
+
+def train(name: str, job: Job) -> dict[str, Any]:
+    tokenizer = load_tokenizer(job)
+    kinds = TokenKinds.of(tokenizer)
+    weights = job.find("cfg")
+    decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
+    material = load_material(job, tokenizer, decoder)
+    config = PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=material.pictures.shape[-1], audio_dim=material.heard.shape[-1])
+    torch.manual_seed(job.seed)
+    model = PrefixDenoiser(config)
+    warm_start(model, decoder)
+    steps = len(examples(material, tokenizer, random.Random(0)))
+    epochs = max(1, round(job.epochs or EPOCHS))
+    levels = alpha_bars(config.schedule)
+
+    def batches(epoch: int) -> Iterator[Examples]:
+        rng = random.Random(job.seed * 1000 + epoch)
+        for kind, some in examples(material, tokenizer, rng):
+            rows = [row[: config.canvas - 2] for row, _, _ in some]
+            size = min(config.canvas, max(map(len, rows)) + 1 + rng.randrange(SLACK + 1))
+            ids = torch.tensor([row + [tokenizer.eos] * (size - len(row)) for row in rows])
+            where = torch.tensor([i for _, _, i in some])
+            view = torch.tensor([rng.randrange(len(material.pictures)) for _ in some])
+            pooled = {"image": lambda v, w: material.pictures[v, w], "audio": lambda v, w: material.heard[w]}.get(kind)
+            yield Examples(
+                kind,
+                ids,
+                torch.tensor([tokenizer.tags[domain] for _, domain, _ in some]),
+                pooled(view, where) if pooled else None,
+                torch.tensor([rng.random() >= DROP_PREFIX for _ in some]),
+                torch.tensor([0 if rng.random() < DROP_COUNT else 1 for _ in some]) * kinds.words(ids).clamp(max=config.words),
+                learn_words=epoch >= epochs // 2,
+            )
+
+    def loss(model: nn.Module, batch: Examples) -> Tensor:
+        model.directions.requires_grad_(batch.learn_words)
+        device = model.bias.device
+        ids, b = batch.ids.to(device), len(batch.ids)
+        pooled = {} if batch.pooled is None else {batch.kind: jittered(batch.pooled.to(device))}
+        prefix = model.prefix(pooled, torch.arange(b, device=device), batch.tags.to(device), batch.keep.to(device))
+        x0 = model.embed(ids)
+        spread = (torch.arange(b) + torch.rand(())) / b  # every batch sees all levels of noise
+        times = (spread**NOISY * len(levels)).long().clamp(max=len(levels) - 1)
+        level = levels[times][torch.randperm(b)].to(device)
+        x = noised(x0, level, torch.randn_like(x0))
+        count, believed = batch.count.to(device), None
+        if torch.rand(()) < BELIEVE:
+            with torch.no_grad():
+                believed = model.expected(model(x, level, prefix, count))
+        logits = model(x, level, prefix, count, believed)
+        rounding = F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        some = slice(None, None, 4)  # rounding does most of the teaching; this keeps x0 honest at a quarter of the cost
+        distance = (model.expected(logits[some]) - x0[some].detach()).square().mean()
+        known = count > 0
+        length = F.nll_loss(prefix.lengths[known], count[known] - 1) if known.any() else rounding.new_zeros(())
+        return rounding + distance + 0.1 * length
+
+    dev = Development(job, tokenizer, kinds)
+
+    def save(model: PrefixDenoiser) -> None:
+        save_part(job.out, name, model, asdict(config))
+
+    _, report = fit(job, name, model, batches, steps, loss, dev.measure, EPOCHS, LR, "cider", save=save, ema=0.999)
+    return report
+
+
+def jittered(pooled: Tensor) -> Tensor:
+    """Pooled vectors (b, c) with noise that is small against their own spread."""
+    return pooled + JITTER * pooled.std(1, keepdim=True) * torch.randn_like(pooled)
+
+
+def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
+    """Trainable parameters of ours and of an autoregressive captioner with the same prefix MLPs before a language model of the same body.
+
+    The difference is what a language model needs at full width: a word table of `dim` instead of `embed` columns.
+    """
+    ours = PrefixDenoiser(config)
+    prefix = sum(p.numel() for part in (ours.enter, ours.mlp) for p in part.parameters())
+    longest = config.prefix + config.canvas
+    shape = CausalLMConfig(config.vocab, config.dim, config.layers, config.heads, max_tokens=longest)
+    theirs = prefix + sum(p.numel() for p in CausalLM(shape).parameters())
+    return sum(p.numel() for p in ours.parameters()), theirs
+
+
+class Development:
+    """What is followed during a training: rounding at some levels of noise, captions of pictures, sounds named."""
+
+    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, limit: int = 120):
+        self.tokenizer, self.kinds = tokenizer, kinds
+        self.pictures = corpus.pictures(job.data, "dev")[:limit]
+        self.seen = pooled_vectors(image_features(job)["dev"][0][:limit])
+        sounds = sound_pairs(job)
+        self.heard, self.names = pooled_vectors(sounds.dev_grids[::6]), sounds.dev_heard[::6]
+
+    def measure(self, model: PrefixDenoiser) -> dict[str, float]:
+        texts = self.captions(model, "image", self.seen)
+        heard = self.captions(model, "audio", self.heard)
+        (score,) = cider(Rows([p.path.name for p in self.pictures], texts, [list(p.captions) for p in self.pictures]))
+        right = [named(c[0], text) for c, text in zip(self.names, heard, strict=True)]
+        found = {f"rounding@{share:g}": self.rounding(model, share) for share in (0.5, 0.75, 0.9)}
+        return {**found, "cider": score.mean, "distinct": len(set(texts)) / len(texts), "sounds_named": sum(right) / len(right)}
+
+    @torch.no_grad()
+    def rounding(self, model: PrefixDenoiser, share: float) -> float:
+        """The share of a dev caption's tokens that are right in one pass from noise of time `share` · T."""
+        device, source = model.bias.device, torch.Generator().manual_seed(0)
+        rows = self.tokenizer.encode_all(p.captions[0] for p in self.pictures)
+        ids = torch.tensor([(row + [self.kinds.end] * model.config.canvas)[:16] for row in rows])
+        levels = alpha_bars(model.config.schedule)
+        level = levels[round(share * len(levels)) - 1].expand(len(ids)).to(device)
+        x0 = model.embed(ids.to(device))
+        x = noised(x0, level, torch.randn(x0.shape, generator=source).to(device))
+        tags = torch.full((len(ids),), self.tokenizer.start("image"), device=device)
+        prefix = model.prefix({"image": self.seen.to(device)}, torch.arange(len(ids), device=device), tags)
+        right = model(x, level, prefix, self.kinds.words(ids).to(device)).argmax(-1).cpu() == ids
+        return right[ids != self.kinds.end].float().mean().item()
+
+    @torch.no_grad()
+    def captions(self, model: PrefixDenoiser, kind: str, pooled: Tensor, num_steps: int = 20) -> list[str]:
+        """One caption each, by DDIM, as long as the length head finds likeliest."""
+        device, source = model.bias.device, torch.Generator().manual_seed(0)
+        levels, steps = alpha_bars(model.config.schedule), sampler("ddim", model.config.schedule, num_steps)
+        tags = torch.full((len(pooled),), self.tokenizer.start(kind), device=device)
+        prefix = model.prefix({kind: pooled.to(device)}, torch.arange(len(pooled), device=device), tags)
+        count, believed = prefix.lengths.argmax(-1) + 1, None
+        x = CALM * torch.randn((len(pooled), LONGEST + SLACK, model.config.embed), generator=source).to(device)
+        for time in steps.timesteps:
+            logits = model(x, levels[time].expand(len(x)).to(device), prefix, count, believed)
+            believed = model.expected(logits)
+            x = steps.step(believed, time, x).prev_sample
+        rows = best_sequences(logits.log_softmax(-1), self.kinds, count)
+        return [self.tokenizer.decode(row) for row in rows.tolist()]
