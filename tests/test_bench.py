@@ -13,7 +13,10 @@ from captioners.cli import main
 from captioners.profiles.store import MissingPart
 from captioners.types import CaptionLabError
 
-REQUIRED = {"mc_20_vs_100", "prefix_50_vs_1000", "candidates_64_vs_1", "batch_32_vs_1"}
+REQUIRED = {
+    *("coca_vs_open_clip", "cfg_vs_transformers", "classifier_fast_vs_faithful", "mc_20_vs_100", "prefix_50_vs_1000"),
+    *("candidates_64_vs_1", "batch_32_vs_1", "evaluate_32_vs_1", "page_vs_open_clip", "cfg_two_branches_vs_one"),
+}
 
 
 def works(seconds: float, units: int):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from captioners.cli import build_parser
+from captioners import registry
+from captioners.cli import build_parser, grid, settings_for
 from captioners.training import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,9 +145,16 @@ def test_ci_fetches_a_browser_where_it_may(tmp_path):
         assert ("install" in log.read_text() and "chromium" in log.read_text()) if asked else not log.exists()
 
 
-@pytest.mark.parametrize("line", re.findall(r"^python -m captioners .*$", README, re.MULTILINE))
-def test_every_command_in_the_readme_is_understood(line):
-    assert build_parser().parse_args(shlex.split(line)[3:]).run
+REPRODUCTION = (ROOT / "assets/REPRODUCTION.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", re.findall(r"^python -m captioners .*$", README + REPRODUCTION, re.MULTILINE))
+def test_every_command_in_the_documents_is_understood(line):
+    args = build_parser().parse_args(shlex.split(line)[3:])
+    assert args.run
+    if getattr(args, "over", None):  # the controls' names and values are checked too
+        specs = [registry.find(name).spec for name in args.method]
+        assert all(settings_for(specs, [*args.set, *point]) for point in grid(args.over))
 
 
 def test_the_readme_trains_every_part_in_order():
