@@ -244,7 +244,7 @@ def find_engine(args: argparse.Namespace) -> Engine:
         return Local()
     from captioners.evaluation.on_ray import OnRay
 
-    return OnRay(args.profile, args.device, args.models, args.features, args.workers)
+    return OnRay(args.profile, args.device, args.models, args.checkpoint, args.features, args.workers)
 
 
 def compare_command(args: argparse.Namespace) -> None:

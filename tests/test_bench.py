@@ -62,7 +62,7 @@ def test_a_contest_without_its_parts_is_skipped_with_the_reason_and_the_others_r
 
 
 def test_the_command_writes_json_and_says_where_we_lose(three, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("captioners.lab.load_profile", lambda name, device, models: profile())
+    monkeypatch.setattr("captioners.lab.load_profile", lambda *_: profile())
     assert main(["bench", "--only", "slower", "absent", "--json", str(tmp_path / "out.json")]) == 0
     out = capsys.readouterr().out
     assert "slower: 0." in out

@@ -55,7 +55,7 @@ def test_the_page_holds_figures_captions_and_command_and_loads_nothing():
 
 def test_a_sweep_of_one_picture_has_a_run_for_each_value_and_no_recall(tmp_path, monkeypatch, capsys):
     use_fakes(monkeypatch, Echo)
-    monkeypatch.setattr("captioners.lab.load_profile", lambda name, device, models: profile())
+    monkeypatch.setattr("captioners.lab.load_profile", lambda *_: profile())
     picture(tmp_path / "one.png", 0)
     page = tmp_path / "out.html"
     assert main(["sweep", str(tmp_path / "one.png"), "--method", "echo", "--over", "seed=0,1,2", "--html", str(page)]) == 0

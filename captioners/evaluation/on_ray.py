@@ -23,8 +23,8 @@ RESTARTS = 3  # of one worker, and retries of one batch
 class Remote:
     """What runs inside an actor."""
 
-    def __init__(self, name: str, device: str, models: str | None, features: str | None, plan: Plan):
-        profile = load_profile(name, device, models)
+    def __init__(self, name: str, device: str, models: str | None, checkpoints: Sequence[str], features: str | None, plan: Plan):
+        profile = load_profile(name, device, models, checkpoints)
         if features:
             profile.keep_features(Path(features))
         self.worker = Worker(profile, plan)
@@ -41,7 +41,15 @@ class Remote:
 class OnRay:
     """An engine with `workers` actors (one for each GPU, or core)."""
 
-    def __init__(self, name: str, device: str, models: str | None = None, features: str | None = None, workers: int | None = None):
+    def __init__(
+        self,
+        name: str,
+        device: str,
+        models: str | None = None,
+        checkpoints: Sequence[str] = (),
+        features: str | None = None,
+        workers: int | None = None,
+    ):
         try:
             import ray
         except ImportError:
@@ -49,7 +57,7 @@ class OnRay:
         if workers is not None and workers < 1:
             raise CaptionLabError(f"--workers {workers} is not possible: give a whole number from 1.")
         features = features and str(Path(features).absolute())
-        self.ray, self.recipe, self.workers = ray, (name, device, models, features), workers
+        self.ray, self.recipe, self.workers = ray, (name, device, models, tuple(checkpoints), features), workers
         self.pids: list[int] = []  # of the workers as they were started
 
     def outcomes(self, profile: Profile, plan: Plan, batches: Batches) -> Iterator[Outcome]:
