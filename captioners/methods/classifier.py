@@ -30,6 +30,7 @@ TEMPERATURE, SHARE = 0.01, 1 / 16
 LIKELY, FITTING = 24, 40  # the fast route reads so many of the likeliest tokens, and of those that match the input as single words
 EASY = 0.95  # the fast route does not move a token that the language model is this sure of
 SETTLED = 0.01  # the fast route stops when a step changes the loss by less than this share
+PLAUSIBLE = math.log(1e-4)  # a token is considered if it is at least this likely, against the likeliest one
 NO_REPEAT = 2  # a guided caption says no pair of tokens twice
 DRAWN_AT = 0.7  # temperature of the further candidates
 
@@ -181,11 +182,12 @@ class ClassifierGuided(Captioner):
                     row.steps[-1].append({name: value[k].item() for name, value in losses.items()})
             going &= step < budget
             if fast:
-                going &= ~((before - loss).abs() <= SETTLED * loss.abs())
+                fell = before - loss
+                going &= ~((fell >= 0) & (fell <= SETTLED * loss.abs()))
             if not going.any():
                 break
             cache.step(losses["loss"], going)
-            before = loss
+            before = torch.minimum(before, loss)
         return best
 
     def _extend(self, rows: list[Row], tokens: list[int], logprobs: list[float], reader: Reader) -> None:
@@ -321,7 +323,8 @@ class Goal:
 
     def _candidates(self, row: Row, logp: Tensor) -> Tensor:
         """The tokens of one row to be read (k,): the likeliest, and on the fast route the promising ones of them."""
-        likely = logp.topk(min(row.settings["top_k"], int(torch.isfinite(logp).sum()))).indices
+        plausible = logp > logp.max() + PLAUSIBLE
+        likely = logp.topk(min(row.settings["top_k"], int(plausible.sum()))).indices
         if not row.fast or len(likely) <= LIKELY + FITTING:
             return likely
         rest = likely[LIKELY:]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from captioners.nets.transformer import KeysValues
 
 NORM_POWER = 0.9  # ZeroCap divides the gradient by its norm to this power
-LAYERS = 12  # GPT-2's: a step size is stated for a model of this many layers
+LAYERS = 24  # of GPT-2 medium, ZeroCap's: a step size is stated for a model of so many
+SHORTER = 1 / 3  # a step that was taken back
 
 
 class ContextCache:
@@ -46,16 +47,18 @@ class ContextCache:
 
 
 class MovingCache:
-    """Keys and values plus a difference that follows the gradient of a loss."""
+    """Keys and values plus a difference that follows the gradient of a loss. A step that raises the loss is taken back and shortened."""
 
     def __init__(self, lm: nn.Module, last: Tensor, mask: Tensor, kept: list[KeysValues], sizes: Tensor):
         self.lm, self.last, self.mask, self.kept = lm, last, mask, kept
-        self.delta = [torch.zeros_like(x) for pair in kept for x in pair]
         there = mask[:, None, :-1, None].to(kept[0][0].dtype)  # (b, 1, t, 1): padding has no length
         count = there.sum((1, 2, 3)) * kept[0][0].shape[1]
         lengths = [((x * there).square().sum((1, 2, 3)) / count).sqrt() for pair in kept for x in pair]
-        self.units = [length[:, None, None, None] for length in lengths]
-        self.sizes = (sizes * LAYERS / len(kept))[:, None, None, None]
+        self.units = [_column(length) for length in lengths]
+        self.sizes = sizes * LAYERS / len(kept)
+        self.delta = [torch.zeros_like(x) for pair in kept for x in pair]
+        self.lowest = torch.full_like(sizes, torch.inf)  # each row's lowest loss so far; there it was, and that way it went on:
+        self.place, self.way = self.delta, self.delta
 
     def scores(self) -> Tensor:
         """Of the next token (rows, vocab) under the moved cache; inside `torch.enable_grad` they carry a gradient for `step`."""
@@ -67,10 +70,23 @@ class MovingCache:
     def step(self, loss: Tensor, rows: Tensor) -> None:
         """One step against the gradient of `loss` (b,), for the rows (b,) that still move. What is not finite does not move."""
         gradients = torch.autograd.grad(loss, self.delta, torch.ones_like(loss))  # no row depends on another
-        moved = []
-        for delta, gradient, unit in zip(self.delta, gradients, self.units, strict=True):
-            relative = gradient * unit  # of the cache measured in its own unit
-            norm = relative.flatten(1).norm(dim=1)[:, None, None, None]
-            move = self.sizes * unit * relative / (norm**NORM_POWER + 1e-12)
-            moved.append(delta.detach() - torch.where(rows[:, None, None, None], move, 0.0).nan_to_num(0.0, 0.0, 0.0))
-        self.delta = moved
+        lower = rows & (loss.detach() < self.lowest)
+        self.lowest = torch.where(lower, loss.detach(), self.lowest)
+        self.sizes = torch.where(lower, self.sizes, self.sizes * SHORTER)
+        self.place = [torch.where(_column(lower), new.detach(), old) for new, old in zip(self.delta, self.place, strict=True)]
+        self.way = [
+            torch.where(_column(lower), _direction(g, unit), old) for g, unit, old in zip(gradients, self.units, self.way, strict=True)
+        ]
+        far = _column(torch.where(rows, self.sizes, 0.0))
+        self.delta = [place - far * way for place, way in zip(self.place, self.way, strict=True)]
+
+
+def _direction(gradient: Tensor, unit: Tensor) -> Tensor:
+    """Where a step of size 1 goes: the gradient of the cache measured in its own unit, over its norm to a power."""
+    relative = gradient * unit
+    norm = _column(relative.flatten(1).norm(dim=1))
+    return (unit * relative / (norm**NORM_POWER + 1e-12)).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _column(values: Tensor) -> Tensor:
+    return values[:, None, None, None]
