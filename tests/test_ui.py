@@ -221,7 +221,10 @@ def test_a_method_keeps_its_default_until_the_shared_slider_is_moved():
 def test_unguided_turns_off_everything_that_guides():
     off = unguided(SPEC, SPEC.settings(guidance_scale=3, lm_weight=0.5, alpha=2, temperature=0.5))
     assert (off["guidance_scale"], off["lm_weight"], off["alpha"], off["temperature"]) == (1.0, 0.0, None, 0.5)
-    assert knobs.presets(knobs.front_controls([SPEC]))["off"] == {"guidance_scale": 1.0, "lm_weight": 0.0}
+    assert knobs.presets([SPEC])["off"] == {"guidance_scale": 1.0, "lm_weight": 0.0}
+    best = dataclasses.replace(OTHER, off={"num_candidates": 1, "own": 0})  # a method may know more that must be off
+    assert knobs.presets([SPEC, best])["off"] == {"guidance_scale": 1.0, "lm_weight": 0.0, "num_candidates": 1}
+    assert unguided(best, best.settings())["num_candidates"] == 1
 
 
 def test_every_kind_of_control_has_a_component():

@@ -66,7 +66,7 @@ class ClassifierFree(Captioner):
 
     spec = Spec(
         id="cfg",
-        title="Classifier-free + LM guidance",
+        title="CFG + LM guidance",
         idea="Compare the model with and without the input, and exaggerate the difference.",
         paper="https://arxiv.org/abs/2307.16686",
         modalities=("image", "audio"),

@@ -87,12 +87,13 @@ class ClassifierGuided(Captioner):
 
     spec = Spec(
         id="classifier",
-        title="Classifier-guided context cache",
+        title="Classifier-guided",
         idea="Nudge a language model's memory until what it wants to say can be heard, or seen, in the input.",
         paper="https://arxiv.org/abs/2501.03183",
         modalities=("image", "audio"),
         controls=CONTROLS,
         formula="C ← C − η ∇(λ0·CE + λ1·(−log h) + λ2·relevance)",
+        branches=("moved", "untouched"),
     )
 
     def __init__(self, players):

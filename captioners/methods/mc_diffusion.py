@@ -52,12 +52,13 @@ class MaskedConditionalDiffusion(Captioner):
 
     spec = Spec(
         id="mc-diffusion",
-        title="Masked conditional diffusion",
+        title="MC-Diffusion",
         idea="Uncover a masked caption bit by bit, and compare with a model that sees only a part of the input.",
         paper="https://www.semanticscholar.org/search?q=Image+Captioning+via+Masked+Conditional+Diffusion",
         modalities=("image", "audio"),
         controls=CONTROLS,
         formula="s = γ·log p(x|y) + (1 − γ)·log p(x|y masked)",
+        branches=("full input", "masked"),
         off={"guidance": "mcs"},  # where 1 is off, unlike in mcs-printed
     )
 

@@ -73,13 +73,15 @@ def _details(key: str, summary: str, body: str) -> str:
 
 def _used(spec: Spec, result: Result) -> str:
     """The settings that made this caption: the front controls, the seed, and the word of a fork."""
-    values = {c: result.settings.get(c.name) for c in spec.controls if c.front or c.name == "seed"}
+    several = len(result.candidates) > 1
+    told = {c.name for c in spec.controls if c.front or c.name == "seed"} - ({"num_candidates"} if several else set())
+    values = {c: result.settings.get(c.name) for c in spec.controls if c.name in told}
     parts = [
         f"{escape(c.label)} {value:g}" if c.kind == "number" else f"{escape(c.label)} {escape(str(value))}"
         for c, value in values.items()
         if value is not None
     ]
-    if len(result.candidates) > 1:
+    if several:
         parts.append(f"best of {len(result.candidates)}")
     if forced := result.settings.get("forced"):
         last = max(forced, key=int)

@@ -59,7 +59,7 @@ class Compare:
             with gr.Column(elem_classes="cl-panel", min_width=280):
                 self.panel = Panel(specs)
             with gr.Column(elem_classes="cl-main", min_width=300):
-                gr.HTML(legend(), padding=False)
+                gr.HTML(legend())
                 with gr.Row(elem_classes="cl-cards"):
                     self.cards = [self._card(spec) for spec in specs]
                 with gr.Row(elem_classes="cl-together"):
@@ -78,12 +78,13 @@ class Compare:
 
     def _card(self, spec: Spec) -> Card:
         with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240):
-            gr.HTML(head_html(spec), padding=False)
-            body = gr.HTML(message_html("The models are being loaded …"), js_on_load=FORK, padding=False)
+            gr.HTML(head_html(spec))
+            body = gr.HTML(message_html("The models are being loaded …"), js_on_load=FORK)
             plot = gr.Plot(label=f"{spec.title}: log-probabilities per token", show_label=False, container=False, elem_classes="cl-plot")
-            numbers = gr.HTML(padding=False)
-            with gr.Accordion("More", open=False, elem_classes="cl-more"):
-                own = {c.name: knobs.component(c) for c in knobs.own_controls(spec)}
+            with gr.Column(elem_classes="cl-tail"):
+                numbers = gr.HTML()
+                with gr.Accordion("More", open=False, elem_classes="cl-more"):
+                    own = {c.name: knobs.component(c) for c in knobs.own_controls(spec)}
         return Card(Player(self.studio, spec, self.panel.front), body, plot, numbers, own, gr.State(0), gr.State(None))
 
     # -------------------------------------------------------------------------------------------------- wiring
@@ -99,7 +100,7 @@ class Compare:
         for name, made in panel.front.items():
             listening = [c.asked for c in self.cards if c.spec.listens_to(name)]
             knobs.moved(made)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
-        for name, values in knobs.presets(panel.controls).items():
+        for name, values in knobs.presets(panel.specs).items():
             panel.presets[name].click(self._preset(values), None, [self.touched, *panel.front.values(), *asked], **QUICK)
         own = [made for c in self.cards for made in c.own.values()]
         panel.reset.click(self._reset, None, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)

@@ -64,6 +64,7 @@ def _within(control: Control, value: Any) -> Any:
     return min(max(value, control.low), control.high) if control.kind == "number" else value
 
 
-def presets(front: Mapping[str, Control]) -> dict[str, dict[str, Any]]:
+def presets(specs: Sequence[Spec]) -> dict[str, dict[str, Any]]:
     """Preset → the shared controls that it moves; "paper" moves none, so every method has its own default."""
-    return {name: {k: v for k, v in values.items() if k in front} for name, values in (("off", OFF), ("paper", {}), ("strong", STRONG))}
+    front, off = front_controls(specs), {**OFF, **{name: value for spec in specs for name, value in spec.off.items()}}
+    return {name: {k: v for k, v in values.items() if k in front} for name, values in (("off", off), ("paper", {}), ("strong", STRONG))}

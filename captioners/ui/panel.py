@@ -31,7 +31,7 @@ class Panel:
                     image_mode=None,
                     sources=["upload", "clipboard", "webcam"],
                     label="Picture",
-                    height=190,
+                    height=150,
                     buttons=[],
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",
@@ -49,10 +49,10 @@ class Panel:
             self.stop = gr.Button("Stop", elem_id="cl-stop", min_width=60)
         with gr.Row(elem_classes="cl-presets"):
             self.presets = {
-                name: gr.Button(name.capitalize(), size="sm", min_width=50, elem_id=f"cl-{name}") for name in knobs.presets(self.controls)
+                name: gr.Button(name.capitalize(), size="sm", min_width=50, elem_id=f"cl-{name}") for name in knobs.presets(self.specs)
             }
             self.reset = gr.Button("Reset", size="sm", min_width=50, elem_id="cl-reset")
 
     def _listeners(self, name: str) -> str:
         listening = [s.title for s in self.specs if s.listens_to(name)]
-        return "" if len(self.specs) == 1 else f"Heard by {'all' if len(listening) == len(self.specs) else ', '.join(listening)}."
+        return "" if len(listening) == len(self.specs) else f"Heard by {', '.join(listening)}."

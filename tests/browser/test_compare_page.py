@@ -1,5 +1,6 @@
 """Compare as a visitor uses it."""
 
+import itertools
 import json
 
 import pytest
@@ -9,6 +10,16 @@ from captioners.ui import examples
 
 def caption(page, method: str) -> str:
     return " ".join(page.locator(f"#cl-card-{method} .cl-caption .cl-token").all_inner_texts())
+
+
+METHODS = ("typist", "mover", "denoiser", "counter")
+
+
+def wait_for_all(page) -> None:
+    """Every card has its caption and its plot."""
+    for method in METHODS:
+        page.wait_for_selector(f"#cl-card-{method} .cl-body[data-done=yes]")
+        page.wait_for_selector(f"#cl-card-{method} .main-svg")
 
 
 def wait_for_caption(page, method: str, words: str) -> None:
@@ -31,8 +42,7 @@ def test_the_first_screen_has_captions_of_an_example_and_a_quiet_console(visit):
     assert caption(page, "typist") == "a picture at 2.0 of many"
     assert "a picture at 1.0 of many" in page.locator("#cl-card-typist .cl-plain").inner_text()
     wait_for_caption(page, "counter", "best of 1")
-    for method in ("typist", "counter"):
-        page.wait_for_selector(f"#cl-card-{method} .main-svg")
+    wait_for_all(page)
     assert page.locator("#cl-picture img").is_visible()
     assert visit.said == []
 
@@ -43,7 +53,7 @@ def test_an_uploaded_picture_is_captioned_and_plotted(visit):
     page.locator("#cl-card-typist .cl-message").wait_for()
     page.locator("#cl-picture input[type=file]").set_input_files(examples.PICTURES[4])
     wait_for_caption(page, "typist", "a picture at 2.0 of many")
-    page.wait_for_selector("#cl-card-typist .main-svg")
+    wait_for_all(page)
 
 
 def test_an_example_is_captioned_when_it_is_chosen(visit):
@@ -135,7 +145,7 @@ def test_a_run_is_downloaded(visit, button, name):
     text = download.value.path().read_text(encoding="utf-8")
     assert download.value.suggested_filename == name
     if name.endswith("json"):
-        assert {r["method"] for r in json.loads(text)["results"]} == {"typist", "counter"}
+        assert {r["method"] for r in json.loads(text)["results"]} == set(METHODS)
     else:
         assert "a picture at 2.0 of many" in text
 
@@ -144,14 +154,66 @@ def test_a_phone_needs_no_sideways_scrolling(visit):
     page = visit(width=390, height=844)
     page.wait_for_selector("#cl-card-typist .main-svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    cards = [page.locator(f"#cl-card-{m}").bounding_box() for m in ("typist", "counter")]
-    assert cards[0]["y"] + cards[0]["height"] <= cards[1]["y"]
+    cards = [page.locator(f"#cl-card-{m}").bounding_box() for m in METHODS]
+    assert all(above["y"] + above["height"] <= below["y"] for above, below in itertools.pairwise(cards))
 
 
-def test_on_a_laptop_cards_stand_side_by_side(visit):
+def test_on_a_laptop_four_cards_stand_side_by_side_and_their_parts_line_up(visit):
     page = visit()
-    cards = [page.locator(f"#cl-card-{m}").bounding_box() for m in ("typist", "counter")]
-    assert cards[0]["x"] + cards[0]["width"] <= cards[1]["x"]
+    wait_for_all(page)
+    cards = [page.locator(f"#cl-card-{m}").bounding_box() for m in METHODS]
+    assert all(left["x"] + left["width"] <= right["x"] for left, right in itertools.pairwise(cards))
+    for part in (".cl-body", ".cl-plot"):
+        tops = {round(page.locator(f"#cl-card-{m} {part}").first.bounding_box()["y"]) for m in METHODS}
+        assert len(tops) == 1
+    bottom = page.locator("#cl-card-typist .cl-plot").bounding_box()
+    assert bottom["y"] + bottom["height"] <= 900  # nothing to scroll for
+
+
+def test_nothing_jumps_while_a_caption_comes(visit):
+    page = visit("?seed=6&typist.temperature=0.1")
+    wait_for_all(page)
+    height = "document.querySelector('.cl-cards').getBoundingClientRect().height"
+    before = page.evaluate(height)
+    page.evaluate(
+        f"""() => {{ window.heights = []; const look = () => {{ window.heights.push({height}); requestAnimationFrame(look); }};
+        look(); }}"""
+    )
+    page.click("#cl-dice")
+    page.wait_for_selector("#cl-card-typist .cl-body[data-done=no]")
+    page.wait_for_selector("#cl-card-typist .cl-body[data-done=yes]")
+    assert {round(h) for h in page.evaluate("window.heights")} == {round(before)}
+
+
+def test_the_steps_of_a_denoised_caption_are_walked_by_keyboard(visit):
+    page = visit()
+    wait_for_all(page)
+    card = page.locator("#cl-card-denoiser")
+    assert card.locator(".heatmaplayer image, .heatmaplayer .hm").first.is_visible()
+    slider = card.get_by_label("Step", exact=True)
+    states = "tokens => tokens.map(t => [...t.classList].find(c => ['cl-masked', 'cl-draft', 'cl-final'].includes(c)).slice(3))"
+    assert card.locator(".cl-replay p .cl-token").evaluate_all(states) == ["final"] * 6
+    slider.focus()
+    slider.press("Home")
+    assert card.locator(".cl-replay output").inner_text() == "1 of 4"
+    assert card.locator(".cl-replay p .cl-token").evaluate_all(states) == ["final", "final", "draft", "masked", "masked", "masked"]
+    assert "a grey cat masked" in slider.get_attribute("aria-valuetext")
+    line, heat = card.locator(".cl-now").bounding_box(), card.locator(".heatmaplayer").bounding_box()
+    assert heat["y"] <= line["y"] <= heat["y"] + heat["height"] / 4  # on the first of four rows
+    assert card.get_by_role("img", name="2 of 6 cells masked").is_visible()
+
+
+def test_dragging_the_guidance_slider_shows_what_was_decoded_ahead(visit):
+    from conftest import Typist
+
+    page = visit("?seed=7")
+    wait_for_all(page)
+    page.wait_for_timeout(3000)  # for the ladder, which waits until nobody is at work
+    before = Typist.runs
+    slider = page.get_by_label("range slider for Guidance scale γ")
+    slider.evaluate("s => { s.value = 4.5; s.dispatchEvent(new Event('input', {bubbles: true})); }")  # held, not released
+    wait_for_caption(page, "typist", "a picture at 4.5 of many")
+    assert Typist.runs == before
 
 
 # Rules that Gradio's own markup breaks. The list may only shrink.
