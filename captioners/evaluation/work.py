@@ -18,8 +18,8 @@ from captioners.lab import find_judges
 from captioners.media import load_media
 from captioners.metrics.matching import embed_media
 from captioners.metrics.word_classes import Gains, gains_by_class
-from captioners.profiles.base import Profile
-from captioners.types import CaptionLabError, Media, Settings
+from captioners.profiles.base import Matcher, Profile
+from captioners.types import CaptionLabError, Media, Modality, Result, Settings
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Worker:
     def __init__(self, profile: Profile, plan: Plan):
         self.profile, self.plan = profile, plan
         self.methods = {name: registry.load(name, profile) for name, _ in plan.runs}
+        self.matchers: dict[Modality, Matcher | None] = {}
 
     def read(self, items: Sequence[Item]) -> dict[str, Media | CaptionLabError]:
         """Each item's media, or why not; on several threads, because some formats are decoded in a process of their own."""
@@ -87,7 +88,7 @@ class Worker:
         """The batch's outcome."""
         media = {name: m for name, m in read.items() if isinstance(m, Media)}
         inputs = list(media.values())
-        matcher = find_judges(self.profile.judges, inputs[0].kind).matcher if inputs else None
+        matcher = self._matcher(inputs[0].kind) if inputs else None
         vectors = embed_media(matcher, inputs) if matcher else None
         said, seconds = [], []
         for name, settings in self.plan.runs:
@@ -100,6 +101,11 @@ class Worker:
         weights = dict(getattr(self.profile.players, "weights", {})) | ({"matcher": matcher.name} if matcher else {})
         return Outcome(list(media), said, seconds, vectors, failed, weights)
 
-    def _said(self, result) -> Said:
+    def _matcher(self, kind: Modality) -> Matcher | None:
+        if kind not in self.matchers:
+            self.matchers[kind] = find_judges(self.profile.judges, kind).matcher
+        return self.matchers[kind]
+
+    def _said(self, result: Result) -> Said:
         several = tuple(c.caption for c in result.candidates) if len(result.candidates) > 1 else ()
         return Said(result.caption, several, gains_by_class(result.trace) if self.plan.traced else None)
