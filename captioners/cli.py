@@ -301,15 +301,29 @@ def bench_command(args: argparse.Namespace) -> None:
 
 def train_command(args: argparse.Namespace) -> None:
     """Train one part."""
-    from captioners.training import PARTS, Job, train
+    from captioners.training import HUB_PARTS, PARTS, Job, train
 
-    if args.part not in PARTS:
-        raise CaptionLabError(f"There is no part called {args.part!r}: choose from {', '.join(PARTS)}.")
+    known = HUB_PARTS if args.profile == "hub" else PARTS
+    if args.part not in known:
+        raise CaptionLabError(f"There is no part called {args.part!r} in this profile: choose from {', '.join(known)}.")
+    if args.profile == "hub" and args.start:
+        raise CaptionLabError("--from is for the embedded profile: name the folder to start from with --models.")
     if not args.data.is_dir():
         raise CaptionLabError(f"There is no folder {args.data}: give the folder with the training data.")
     for folder in (args.out, args.cache):
         folder.mkdir(parents=True, exist_ok=True)
-    job = Job(args.data, args.out, args.cache, args.seed, args.epochs, args.device, args.final, args.start)
+    job = Job(
+        args.data,
+        args.out,
+        args.cache,
+        args.seed,
+        args.epochs,
+        args.device,
+        args.final,
+        args.start,
+        profile=args.profile,
+        models=args.models,
+    )
     print(json.dumps(to_json(train(args.part, job)), indent=1))
 
 

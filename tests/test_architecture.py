@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
     "bench": {"evaluation", "guidance", "nets", "profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types"},
-    "training": {"guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
+    "training": {"evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {"controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},
     "__init__": {"lab", "media", "registry", "types"},
     "__main__": {"cli"},

@@ -9,9 +9,15 @@ import weakref
 
 import pytest
 import torch
+from tiny_hub import save_all
 
 from captioners import registry
+from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, Shelf
+from captioners.profiles.hub.judges import HubJudges
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher
+from captioners.profiles.hub.texts import Gpt2Fluency
 from captioners.profiles.store import MissingPart
 from captioners.registry import Captioner
 
@@ -20,8 +26,12 @@ METHODS = [spec.id for spec in registry.available()]
 
 def is_judge(thing: object, modules: set[int]) -> bool:
     """A judge, a module that one of them uses, or a shelf that holds a judge's part."""
-    if id(thing) in modules or isinstance(thing, EmbeddedJudges | EmbeddedFluency):
+    if id(thing) in modules or isinstance(thing, EmbeddedJudges | EmbeddedFluency | HubJudges | Gpt2Fluency):
         return True
+    if isinstance(thing, Library):
+        return any("judge" in role for role in (*thing.sources, *thing.loaded))
+    if isinstance(thing, ClipMatcher | ClapMatcher):
+        return "judge" in thing.name
     if isinstance(thing, Shelf):
         return any("judge" in part for part in thing.modules)
     return isinstance(thing, EmbeddedMatcher | EmbeddedClassifier) and "judge" in thing.name
@@ -82,6 +92,27 @@ def test_no_method_reaches_a_judge(name, embedded, judge_modules, picture, sound
         if media.kind in method.spec.modalities:
             assert method.caption(media, settings).caption is not None
     assert path_to_judge(method, judge_modules) is None
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    return load_profile("hub", "cpu", str(save_all(tmp_path_factory.mktemp("hub-judges") / "models")))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_of_the_hub_profile_reaches_a_judge(name, hub, picture, sound):
+    judges = hub.judges
+    loaded = [judges.matcher("image").net, judges.matcher("audio").net, judges.fluency().net]
+    modules = {id(thing) for net in loaded for thing in (*net.modules(), *net.parameters())}
+    method = registry.load(name, hub)
+    brief = {"num_candidates": 2, "lm_weight": 0.5, "max_tokens": 4, "num_steps": 5, "top_k": 8}
+    settings = method.spec.settings(**{k: v for k, v in brief.items() if method.spec.listens_to(k)})
+    for media in (picture, sound):
+        with contextlib.suppress(ProfileError):  # CoCa knows no sound
+            assert method.caption(media, settings).caption is not None
+    assert path_to_judge(method, modules) is None
+    method.helper = {"a": [judges.matcher("audio")]}
+    assert path_to_judge(method, modules)
 
 
 class Clean(Captioner):

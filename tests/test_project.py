@@ -83,7 +83,7 @@ def test_a_loose_requirement_is_found(monkeypatch, tmp_path):
 
 def test_what_is_imported_is_required():
     package = [p for p in (ROOT / "captioners").rglob("*.py") if "training" not in p.parts]
-    training = list((ROOT / "captioners/training").glob("*.py"))
+    training = list((ROOT / "captioners/training").rglob("*.py"))
     run, test, train = (set(pins(path)) for path in FILES)
     assert imported(ROOT / "app.py", *package) <= run | OPTIONAL
     assert imported(*training) <= run | train

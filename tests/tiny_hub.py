@@ -33,7 +33,7 @@ SENTENCES = [
     "An example of a caption.",
 ]
 VISION = {"image_size": 32, "layers": 2, "width": 24, "head_width": 8, "patch_size": 16}
-TEXT = {"context_length": 24, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
+TEXT = {"context_length": 48, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 COCA = {
     "embed_dim": 16,
     "vision_cfg": {**VISION, "attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},

@@ -28,6 +28,8 @@ class Job:
     final: bool = False  # audio parts: train on the development fold too, for shipping
     start: Path | None = None  # a folder with this part's weights to go on from, instead of new ones
     quiet: bool = False
+    profile: str = "embedded"
+    models: str | None = None  # hub profile: the file that names its models
 
     def find(self, name: str) -> Path:
         """Another part's weights: the output folder's first, then the shipped ones."""
@@ -58,12 +60,22 @@ PARTS: dict[str, str] = {
 }
 
 
+# what the hub profile can be taught, over any folder with captions.jsonl (the classifiers: the audibility sentences)
+HUB_PARTS: dict[str, str] = {
+    "cfg": "hub.captioner",
+    "audibility": "hub.classifier",
+    "visibility": "hub.classifier",
+    "mc-diffusion": "hub.mask_denoiser",
+}
+
+
 def train(name: str, job: Job) -> dict[str, Any]:
     """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
     import torch
 
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
-    metrics = import_module(f"captioners.training.{PARTS[name]}").train(name, job)
-    path = job.out / f"{name}.metrics.json"
-    path.write_text(json.dumps(metrics, indent=1) + "\n")
+    module = (HUB_PARTS if job.profile == "hub" else PARTS)[name]
+    metrics = import_module(f"captioners.training.{module}").train(name, job)
+    if metrics:  # only the first of several processes has some
+        (job.out / f"{name}.metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     return metrics

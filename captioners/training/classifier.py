@@ -35,8 +35,7 @@ def sentences(name: str, job: Job) -> Sentences:
     """What a classifier learns from and is measured on, in a fixed random order."""
     audible, silent = (corpus.lines(job.data / "audibility" / f"{n}.txt") for n in ("audible", "not_audible"))
     rng = random.Random(0)
-    pictures = [c for p in corpus.pictures(job.data, "train") for c in p.captions] + corpus.texts(job.data, "coco")
-    sounds = corpus.texts(job.data, "audiocaps") + corpus.texts(job.data, "clotho")
+    pictures, sounds = ([], []) if name == "audibility" else _captions(job)
     if name == "audibility":
         yes, no = audible, silent
     elif name == "visibility":
@@ -46,6 +45,12 @@ def sentences(name: str, job: Job) -> Sentences:
     found = [(text, 1.0) for text in yes] + [(text, 0.0) for text in no]
     rng.shuffle(found)
     return list(dict.fromkeys((clean(text), label) for text, label in found))
+
+
+def _captions(job: Job) -> tuple[list[str], list[str]]:
+    """What is said of pictures, and of sounds."""
+    pictures = [c for p in corpus.pictures(job.data, "train") for c in p.captions] + corpus.texts(job.data, "coco")
+    return pictures, corpus.texts(job.data, "audiocaps") + corpus.texts(job.data, "clotho")
 
 
 def train(name: str, job: Job) -> dict[str, Any]:

@@ -1,10 +1,14 @@
-"""The one training loop: AdamW with a warm-up and a cosine, EMA weights, a checkpoint an epoch, resume, progress."""
+"""The one training loop: AdamW with a warm-up and a cosine, EMA weights, a checkpoint an epoch, resume, progress.
+
+Under `accelerate launch` every process takes its share of the batches and the first one measures and writes.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -39,6 +43,8 @@ def fit(
     if job.start:
         load_into(model, find_part(name, job.start))
     accelerator = Accelerator(cpu=job.device == "cpu")
+    steps_per_epoch = max(1, steps_per_epoch // accelerator.num_processes)
+    first = accelerator.is_main_process
     decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -66,7 +72,11 @@ def fit(
         torch.manual_seed(job.seed * 1000 + epoch)  # dropout's: a resumed run draws what an uninterrupted one does
         began, running = time.perf_counter(), 0.0
         model.train()
-        bar = tqdm(batches(epoch), total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=job.quiet, mininterval=5)
+        mine = batches(epoch)
+        if accelerator.num_processes > 1:  # as many for every process: they wait for each other
+            mine = islice(mine, accelerator.process_index, accelerator.num_processes * steps_per_epoch, accelerator.num_processes)
+        quiet = job.quiet or not first
+        bar = tqdm(mine, total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=quiet, mininterval=5)
         for step, batch in enumerate(bar, 1):
             value = loss(model, batch)
             if not torch.isfinite(value):
@@ -80,6 +90,9 @@ def fit(
             running += value.item()
             bar.set_postfix(loss=f"{running / step:.3f}")
         spent += time.perf_counter() - began
+        accelerator.wait_for_everyone()
+        if not first:
+            continue
         average.eval()
         with torch.no_grad():
             measured = evaluate(average.module)
@@ -107,6 +120,9 @@ def fit(
         partial.replace(checkpoint)
 
     module = average.module
+    accelerator.wait_for_everyone()
+    if not first:
+        return module.eval(), {}
     module.load_state_dict(best["state"])
     if start == epochs:  # finished before, and now asked for its weights in another folder
         save(module)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from captioners.metrics.base import Rows
 from captioners.metrics.ngram import cider
@@ -104,26 +104,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def batches(epoch: int) -> Iterator[Batch]:
         rng = random.Random(job.seed * 1000 + epoch)
-        for some in _bucketed([e for e in examples(rng) if e.ids], rng)[:steps]:
-            yield _batch(model, some, rng)
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        device = model.positions.device
-        start, x0, lengths, t = (x.to(device) for x in (batch.start, batch.x0, batch.lengths, batch.t))
-        condition = model.condition({batch.kind: batch.codes.to(device)}, torch.arange(len(x0), device=device))
-        x_t = model.diffusion.q_sample(x0, t)
-        there = torch.arange(x0.shape[1], device=device) < lengths[:, None]
-        noisy = x_t != x0
-        some = there & (noisy | (torch.rand(x0.shape, device=device) < KEPT))
-        log_x0 = model.words(model.vectors(start, x_t, t, condition, lengths)[some]).log_softmax(-1)  # (m, vocab)
-        weights = torch.where(noisy, 1.0, 1 / KEPT)[some] / there.sum()
-        auxiliary = -(weights * log_x0.gather(-1, x0[some][:, None])[:, 0]).sum()
-        few = slice(0, round(BOUNDED * len(log_x0)))  # the first rows: as random as any
-        at = [x[some][few, None] for x in (x0, x_t)]
-        bound = model.diffusion.bound(log_x0[few, None], *at, t[:, None].expand_as(x0)[some][few])[:, 0]
-        bound = (weights[few] * bound).sum() / BOUNDED
-        length = F.cross_entropy(model.length_logits(start, condition), lengths - 1)
-        return auxiliary + VARIATIONAL * config.steps * bound + LENGTH * length
+        for some in bucketed([e for e in examples(rng) if e.ids], rng)[:steps]:
+            yield noisy_batch(model, some, rng)
 
     dev = slice(0, 250)  # enough to follow a training; the whole split is for `evaluate`
     references = [list(p.captions) for p in pictures["dev"][dev]]
@@ -140,8 +122,28 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def save(model: MaskDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    _, report = fit(job, name, model, batches, steps, loss, evaluate, EPOCHS, LR, "cider", save=save)
+    _, report = fit(job, name, model, batches, steps, denoising_loss, evaluate, EPOCHS, LR, "cider", save=save)
     return report
+
+
+def denoising_loss(model: MaskDenoiser, batch: Batch) -> Tensor:
+    """Auxiliary cross-entropy of x0, the variational bound and the length's, on one batch with its times and noise."""
+    device = model.positions.device
+    start, x0, lengths, t = (x.to(device) for x in (batch.start, batch.x0, batch.lengths, batch.t))
+    condition = model.condition({batch.kind: batch.codes.to(device)}, torch.arange(len(x0), device=device))
+    x_t = model.diffusion.q_sample(x0, t)
+    there = torch.arange(x0.shape[1], device=device) < lengths[:, None]
+    noisy = x_t != x0
+    some = there & (noisy | (torch.rand(x0.shape, device=device) < KEPT))
+    log_x0 = model.words(model.vectors(start, x_t, t, condition, lengths)[some]).log_softmax(-1)  # (m, vocab)
+    weights = torch.where(noisy, 1.0, 1 / KEPT)[some] / there.sum()
+    auxiliary = -(weights * log_x0.gather(-1, x0[some][:, None])[:, 0]).sum()
+    few = slice(0, round(BOUNDED * len(log_x0)))  # the first rows: as random as any
+    at = [x[some][few, None] for x in (x0, x_t)]
+    bound = model.diffusion.bound(log_x0[few, None], *at, t[:, None].expand_as(x0)[some][few])[:, 0]
+    bound = (weights[few] * bound).sum() / BOUNDED
+    length = F.cross_entropy(model.length_logits(start, condition), lengths - 1)
+    return auxiliary + VARIATIONAL * model.config.steps * bound + LENGTH * length
 
 
 # -------------------------------------------------------------------------------------------------------- the teacher
@@ -158,7 +160,7 @@ def guided_captions(job: Job, teacher: CaptionDecoder, tokenizer: CaptionTokeniz
 # -------------------------------------------------------------------------------------------------------- batches
 
 
-def _bucketed(examples: list[Example], rng: random.Random) -> list[list[Example]]:
+def bucketed(examples: list[Example], rng: random.Random) -> list[list[Example]]:
     """Batches of one modality and of like length, in random order."""
     found = []
     for kind in ("image", "audio"):
@@ -168,7 +170,7 @@ def _bucketed(examples: list[Example], rng: random.Random) -> list[list[Example]
     return found
 
 
-def _batch(model: MaskDenoiser, some: list[Example], rng: random.Random) -> Batch:
+def noisy_batch(model: MaskDenoiser, some: list[Example], rng: random.Random) -> Batch:
     kind, longest, source = some[0].kind, model.config.longest, torch.Generator().manual_seed(rng.getrandbits(32))
     lengths = torch.tensor([min(len(e.ids), longest) for e in some])
     x0 = torch.zeros(len(some), int(lengths.max()), dtype=torch.long)

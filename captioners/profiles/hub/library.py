@@ -68,8 +68,9 @@ def _missing(role: str, source: Source) -> str:
 class Library:
     """Role → what was loaded for it. Safe to use from several threads."""
 
-    def __init__(self, sources: dict[str, Source], device: str, announce: Announce = tell):
+    def __init__(self, sources: dict[str, Source], device: str, announce: Announce = tell, half: bool = True):
         self.sources, self.device, self.announce = sources, device, announce
+        self.half = half  # on a GPU; a training keeps full precision and leaves the rest to accelerate
         self.loaded: dict[str, Any] = {}
         self.names: dict[str, str] = {}  # role → what a Result calls its weights
         self.status = ""  # the last word on what is being loaded, for a page to show
@@ -78,7 +79,7 @@ class Library:
     @property
     def dtype(self) -> torch.dtype:
         """Half precision on a GPU."""
-        return torch.float16 if self.device.startswith("cuda") else torch.float32
+        return torch.float16 if self.half and self.device.startswith("cuda") else torch.float32
 
     def has(self, role: str) -> bool:
         """Whether a model is named for this role."""

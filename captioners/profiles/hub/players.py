@@ -19,14 +19,16 @@ from captioners.nets.coca import CocaDecoder
 from captioners.nets.encoders import Features
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.layout import longer_side_contiguous
+from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.profiles import embedded
 from captioners.profiles.base import ProfileError
+from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, Remembered, load_open_clip, matcher, pixels
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.texts import TransformersClassifier, language_model
 from captioners.profiles.hub.vocabularies import ClipVocabulary, Gpt2Vocabulary
-from captioners.profiles.store import ASSETS
+from captioners.profiles.store import ASSETS, load_into, read_config
 from captioners.types import Media, Modality
 
 NEVER_WITHOUT = (
@@ -228,3 +230,42 @@ class EmbeddedSeat(Seat):
         if name.startswith("__") or name == "table":
             raise AttributeError(name)
         return getattr(self.table.embedded, name)
+
+
+class MaskSeat(Seat):
+    """Method 3 on a pretrained VQ-VAE and a checkpoint of our own training; for pictures."""
+
+    roles = ("mc-diffusion", "codes", "image-ranker")
+
+    @property
+    def tokenizer(self) -> Any:
+        """The embedded one: our training uses it."""
+        return self.table.embedded.tokenizer
+
+    def start_token(self, kind: Modality) -> int:
+        """The domain tag of picture captions."""
+        if kind != "image":
+            raise ProfileError("This checkpoint describes pictures only: leave --checkpoint out, and the embedded weights describe sound.")
+        return self.tokenizer.start(kind)
+
+    @cached_property
+    def _eyes(self) -> PictureCodes:
+        return PictureCodes(self.library)
+
+    def codes(self, media: Sequence[Media]) -> list[Tensor]:
+        """The discrete tokens (cells,) of each."""
+        for m in media:
+            self.start_token(m.kind)
+        return self._eyes(list(media))
+
+    def mask_denoiser(self) -> MaskDenoiser:
+        """Our training's."""
+        return self.library.get("mc-diffusion", lambda path, source: _own_part(self.library, path, MaskDenoiser, MaskDenoiserConfig))
+
+
+def _own_part(library: Library, path: Path, make: Any, config: Any) -> Any:
+    """A net of ours from a part's file, or from the folder that holds it."""
+    file = path if path.is_file() else next(iter(sorted(path.glob("*.safetensors"))), path)
+    if not file.is_file():
+        raise ValueError("there are no weights in it.")
+    return library.ready(load_into(make(config(**read_config(file))), file))

@@ -180,7 +180,7 @@ def _source(role: str, value: Any, path: Path) -> Source:
         table = {**table, "id": str(beside)}
     known = next((s for s in ROLES[role] if s.id == table["id"]), None)
     default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
-    base = known or dataclasses.replace(default, revision=None, millions=0.0, licence="", subfolder="")
+    base = known or dataclasses.replace(default, revision=None, millions=0.0, licence="")
     return dataclasses.replace(base, **table)
 
 

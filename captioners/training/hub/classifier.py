@@ -1,0 +1,90 @@
+"""Parts `audibility` and `visibility` of the hub profile: DistilBERT on the sentences that the embedded classifiers learn from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from captioners.profiles.hub.library import fetch
+from captioners.profiles.hub.roles import CLASSIFIER_BASE
+from captioners.training import Job
+from captioners.training.classifier import CUT, HELD_OUT, sentences
+from captioners.training.hub.pairs import library_of
+from captioners.training.loop import fit
+
+EPOCHS, BATCH, LR = 3, 64, 5e-5
+SMOOTHING = 0.05  # a classifier that is sure of everything has no gradient to guide with
+
+
+class SentenceLoss(nn.Module):
+    """Cross-entropy of no and yes."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, labels: Tensor, **inputs: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.net(**inputs).logits.float(), labels, label_smoothing=SMOOTHING)
+
+
+def train(name: str, job: Job) -> dict[str, Any]:
+    library = library_of(job)
+    path = fetch(name, library.sources.get(name, CLASSIFIER_BASE))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    net = AutoModelForSequenceClassification.from_pretrained(path, num_labels=2, dtype=torch.float32)
+    found = sentences(name, job)
+    dev, learned = found[::HELD_OUT], [s for i, s in enumerate(found) if i % HELD_OUT]
+    steps = max(1, len(learned) // BATCH)
+
+    def inputs(texts: list[str]) -> dict[str, Tensor]:
+        return dict(tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt").to(library.device))
+
+    def batches(epoch: int) -> Iterator[tuple[list[str], Tensor]]:
+        rng = random.Random(job.seed * 1000 + epoch)
+        order = rng.sample(learned, len(learned))
+        for step in range(steps):
+            some = order[step * BATCH : (step + 1) * BATCH]
+            yield [_cut(text, rng) for text, _ in some], torch.tensor([int(label) for _, label in some])
+
+    def loss(model: nn.Module, batch: tuple[list[str], Tensor]) -> Tensor:
+        return model(batch[1].to(library.device), **inputs(batch[0]))
+
+    def evaluate(model: SentenceLoss) -> dict[str, float]:
+        right = []
+        for start in range(0, len(dev), BATCH):
+            some = dev[start : start + BATCH]
+            said = model.net(**inputs([text for text, _ in some])).logits.argmax(-1).tolist()
+            right += [bool(yes) == (label > 0.5) for yes, (_, label) in zip(said, some, strict=True)]
+        return {"accuracy": sum(right) / len(right)}
+
+    def save(model: SentenceLoss) -> None:
+        model.net.save_pretrained(job.out / name)
+        tokenizer.save_pretrained(job.out / name)
+
+    _, report = fit(
+        job,
+        f"hub-{name}",
+        SentenceLoss(net),
+        batches,
+        steps,
+        loss,
+        evaluate,
+        EPOCHS,
+        LR,
+        "accuracy",
+        save=save,
+        ema=0.99,
+        weight_decay=0.01,
+    )
+    return {**report, "sentences": len(found)} if report else {}
+
+
+def _cut(text: str, rng: random.Random) -> str:
+    """Half of the sentences are cut off, because a guide judges beginnings of sentences."""
+    words = text.split()
+    return " ".join(words[: rng.randint(2, len(words))]) if len(words) > 2 and rng.random() < CUT else text

@@ -1,0 +1,117 @@
+"""One step of every `train PART --profile hub` on tiny models, and its output loaded with --checkpoint."""
+
+import json
+
+import fakes
+import pytest
+import torch
+from tiny_hub import save_all
+
+from captioners import registry
+from captioners.cli import main
+from captioners.profiles.base import ProfileError, load_profile
+from captioners.profiles.hub.roles import choose
+from captioners.training.hub import captioner, classifier, mask_denoiser
+
+CAPTIONS = ["a dog runs through the grass", "two men are playing football", "a woman rides a skateboard", "a boat on the water", "a black dog plays"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return save_all(tmp_path_factory.mktemp("hub-training") / "models")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Five pictures with captions, and a few sentences for the classifier."""
+    folder = tmp_path_factory.mktemp("hub-data")
+    (folder / "images").mkdir()
+    lines = []
+    for i, caption in enumerate(CAPTIONS):
+        fakes.picture(folder / "images" / f"{i}.png", i)
+        lines.append(json.dumps({"image": f"{i}.png", "split": "dev" if i >= 3 else "train", "captions": [caption, f"{caption} today"]}))
+    (folder / "captions.jsonl").write_text("\n".join(lines))
+    (folder / "audibility").mkdir()
+    (folder / "audibility/audible.txt").write_text("\n".join(f"a car horn sounds {i}" for i in range(12)))
+    (folder / "audibility/not_audible.txt").write_text("\n".join(f"a dog in the grass {i}" for i in range(12)))
+    return folder
+
+
+def train(part, data, models, out, capsys) -> dict:
+    options = ["--profile", "hub", "--models", str(models), "--device", "cpu", "--epochs", "1"]
+    code = main(["train", part, "--data", str(data), "--out", str(out), "--cache", str(out / "cache"), *options])
+    assert code == 0, capsys.readouterr().err
+    return json.loads((out / f"{part}.metrics.json").read_text())
+
+
+def caption(method: str, models, checkpoint, media):
+    captioner = registry.load(method, load_profile("hub", "cpu", str(models), (str(checkpoint),)))
+    return captioner.caption(media, captioner.spec.settings(max_tokens=5))
+
+
+def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, monkeypatch, capsys, picture):
+    monkeypatch.setattr(captioner, "BATCH", 2)
+    monkeypatch.setattr(captioner, "LR", 1e-2)
+    report = train("cfg", data, models, tmp_path, capsys)
+    assert {"cider", "first_token_kl", "history", "parameters"} <= set(report)
+    before = registry.load("cfg", load_profile("hub", "cpu", str(models)))
+    after = registry.load("cfg", load_profile("hub", "cpu", str(models), (str(tmp_path),)))
+    assert before.players.notes
+    assert after.players.notes == ()  # it was trained without its picture now and then
+    mine, theirs = after.players.caption_decoder(), before.players.caption_decoder()
+    assert not torch.equal(mine.null, theirs.null)
+    assert not torch.equal(mine.multimodal.text_projection, theirs.multimodal.text_projection)
+    assert torch.equal(after.players._coca()[0][0].visual.proj, before.players._coca()[0][0].visual.proj)
+    assert after.caption(picture, after.spec.settings(max_tokens=4)).trace
+
+
+def test_distilbert_becomes_a_classifier(data, models, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(classifier, "BATCH", 8)
+    assert 0 <= train("audibility", data, models, tmp_path, capsys)["accuracy"] <= 1
+    players = load_profile("hub", "cpu", str(models), (str(tmp_path / "audibility"),)).players_for("classifier")
+    assert str(tmp_path) in players.library.sources["audibility"].id
+    said = players.classifier("audio").probability(["a car horn sounds", "a dog"])
+    assert said.shape == (2,)
+    assert ((said > 0) & (said < 1)).all()
+
+
+def test_the_mask_denoiser_learns_on_a_pretrained_vq_vae(data, models, tmp_path, monkeypatch, capsys, picture, sound):
+    monkeypatch.setattr(mask_denoiser, "BATCH", 2)
+    monkeypatch.setattr(mask_denoiser, "SIZES", {"dim": 16, "text_layers": 0, "cross_layers": 2, "heads": 2})
+    assert "cider" in train("mc-diffusion", data, models, tmp_path, capsys)
+    result = caption("mc-diffusion", models, tmp_path / "mc-diffusion.safetensors", picture)
+    assert result.notes == []
+    assert set(result.weights) == {"mc-diffusion", "codes"}
+    assert result.details["masked_cells"]["shape"] == [16, 16] if "masked_cells" in result.details else True
+    with pytest.raises(ProfileError, match="pictures only"):
+        caption("mc-diffusion", models, tmp_path, sound)
+
+
+def test_the_papers_sizes_are_what_is_trained():
+    from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
+
+    assert (mask_denoiser.SIZES["dim"], mask_denoiser.SIZES["cross_layers"]) == (512, 18)
+    with torch.device("meta"):
+        net = MaskDenoiser(MaskDenoiserConfig(**mask_denoiser.SIZES))
+    assert 70e6 < sum(p.numel() for p in net.parameters()) < 130e6
+
+
+def test_a_second_run_goes_on_and_ends_with_the_same_weights(data, models, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(classifier, "BATCH", 8)
+    first = train("audibility", data, models, tmp_path, capsys)
+    weights = (tmp_path / "audibility/model.safetensors").read_bytes()
+    (tmp_path / "audibility/model.safetensors").unlink()
+    assert train("audibility", data, models, tmp_path, capsys)["history"] == first["history"]
+    assert (tmp_path / "audibility/model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(("name", "says"), [("nowhere", "There is no checkpoint"), ("empty", "holds no checkpoint")])
+def test_a_checkpoint_that_is_none_is_told_in_a_sentence(name, says, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProfileError, match=says):
+        choose(None, (str(tmp_path / name),))
+
+
+def test_a_part_that_the_hub_profile_does_not_train_is_named(data, tmp_path, capsys):
+    assert main(["train", "tokenizer", "--profile", "hub", "--data", str(data), "--out", str(tmp_path)]) == 2
+    assert "choose from cfg, audibility" in capsys.readouterr().err
