@@ -13,7 +13,13 @@ from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub.roles import choose
 from captioners.training.hub import captioner, classifier, mask_denoiser
 
-CAPTIONS = ["a dog runs through the grass", "two men are playing football", "a woman rides a skateboard", "a boat on the water", "a black dog plays"]
+CAPTIONS = [
+    "a dog runs through the grass",
+    "two men are playing football",
+    "a woman rides a skateboard",
+    "a boat on the water",
+    "a black dog plays",
+]
 
 
 @pytest.fixture(scope="module")

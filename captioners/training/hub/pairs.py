@@ -37,7 +37,9 @@ class Pairs:
         if not train or not dev:
             train, dev = [i for n, i in enumerate(items) if n % HELD_OUT], items[::HELD_OUT]
         if not train or len(dev) < 2:  # CIDEr wants more than one
-            raise CaptionLabError(f"{job.data} has too few captioned pictures to train on: give more than {HELD_OUT}, or two in a dev split.")
+            raise CaptionLabError(
+                f"{job.data} has too few captioned pictures to train on: give more than {HELD_OUT}, or two in a dev split."
+            )
         return cls(job, train, dev[:FOLLOWED])
 
     def steps(self, size: int) -> int:
