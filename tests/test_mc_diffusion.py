@@ -1,5 +1,6 @@
 """Method 3 on a small denoiser of random weights, against a plain loop that is written down here; and what the shipped one says."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -40,6 +41,7 @@ def method(embedded) -> MaskedConditionalDiffusion:
             device="cpu",
             profile="small",
             weights={},
+            notes=(),
             start_token=tokenizer.start,
             codes=codes,
             mask_denoiser=lambda: net,
@@ -111,10 +113,18 @@ def plain(method, media, rule: str, scale: float, rate: float, steps: int, seed:
             logits[:, specials] = -math.inf
             columns[name] = logits.log_softmax(-1)
         columns["guided"] = guided(columns["cond"], columns["uncond"])
-        sure, words = columns["guided"].max(-1)
+        may = columns["guided"].clone()
+        for i in range(length):  # no word beside itself
+            for j in (i - 1, i + 1):
+                if 0 <= j < length and x[0, j] != net.mask:
+                    may[i, x[0, j]] = -math.inf
+        sure = may.max(-1).values
         covered = [i for i in range(length) if x[0, i] == net.mask]
         for i in sorted(covered, key=lambda i: -sure[i])[: max(0, len(covered) - length * s // 100)]:
-            x[0, i] = words[i]
+            for j in (i - 1, i + 1):
+                if 0 <= j < length and x[0, j] != net.mask:
+                    may[i, x[0, j]] = -math.inf
+            x[0, i] = may[i].argmax()
         history.append(columns)
     return x[0].tolist(), history
 
@@ -122,7 +132,7 @@ def plain(method, media, rule: str, scale: float, rate: float, steps: int, seed:
 @pytest.mark.parametrize("rule", ["mcs", "cfg", "mcs-printed"])
 @pytest.mark.parametrize("scale", [0, 0.5, 1, 2.5])
 def test_captions_and_traces_are_those_of_the_plain_loop(method, media, rule, scale):
-    settings = method.spec.settings(guidance=rule, guidance_scale=scale, mask_rate=0.4, num_steps=6)
+    settings = method.spec.settings(guidance=rule, guidance_scale=scale, mask_rate=0.4, num_steps=6, length="likeliest")
     result = method.caption(media, settings)
     words, history = plain(method, media, rule, scale, 0.4, 6)
     assert tokens_of(result, method.players.tokenizer) == words
@@ -234,6 +244,15 @@ def test_the_same_seed_gives_the_same_caption_and_another_another(method, media)
         assert captions[0] == captions[1] != captions[2]
 
 
+def test_a_drawn_length_differs_and_the_likeliest_one_does_not(method, picture):
+    def lengths(**values):
+        settings = [method.spec.settings(num_steps=5, guidance_scale=1, seed=seed, **values) for seed in range(12)]
+        return {len(r.trace) for r in method.caption_batch([picture] * 12, settings)}
+
+    assert len(lengths(length="likeliest")) == 1
+    assert len(lengths(length="drawn", temperature=1)) > 1
+
+
 def test_with_guidance_off_one_branch_is_decoded(method, picture, monkeypatch):
     net = method.players.mask_denoiser()
     vectors, rows = net.vectors, []
@@ -265,6 +284,14 @@ def test_no_mask_or_padding_is_left_whatever_the_number_of_steps(method, picture
         assert 1 <= len(ids) <= 14
         assert len(result.details["denoising"]) == len(result.trace[0].steps) == values["num_steps"]
         assert all(math.isfinite(v) for entry in result.trace for v in (entry.cond, entry.uncond, entry.guided, entry.kl, entry.entropy))
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_the_surest_words_never_stand_beside_themselves(method, media, temperature):
+    settings = [method.spec.settings(temperature=temperature, num_steps=n, seed=n, forced={2: " dog"}) for n in (5, 7, 20)]
+    for result in method.caption_batch([media] * 3, settings):
+        words = [entry.token for entry in result.trace]
+        assert all(a != b for a, b in itertools.pairwise(words))
 
 
 def ends(control) -> list:

@@ -21,6 +21,8 @@ from captioners.nets.d3pm import stride
 from captioners.registry import Captioner, register
 from captioners.types import Media, Settings, Spec, Step
 
+LENGTH_AT = 0.2  # temperature of a drawn length where words are not drawn
+
 CONTROLS = (
     GUIDANCE_SCALE.but(help="How far the caption is pushed away from the masked condition; 1 is off (with mcs-printed, 0 is)."),
     MASK_RATE,
@@ -38,6 +40,12 @@ CONTROLS = (
         "Order",
         "confidence uncovers the surest words first; random follows the diffusion's own chance.",
         ("confidence", "random"),
+    ),
+    choice(
+        "length",
+        "Length",
+        f"drawn takes a length by chance, at the temperature or else at {LENGTH_AT}; likeliest takes the most likely one.",
+        ("drawn", "likeliest"),
     ),
     TEMPERATURE,
     number("top_k", "Top k", "Only this many best words may be taken at a position; 0 allows all.", 0, 0, 1000, 1),
@@ -128,7 +136,8 @@ class Uncovering(Process):
             if ends:  # a forced end is a forced length
                 least = most = max(1, min(ends))
             logp = guidance.normalise(logp.masked_fill((lengths < least) | (lengths > most), -torch.inf))
-            row.length = 1 + int(_drawn(logp[None] / row.temperature, row.source) if row.temperature > 0 else logp.argmax())
+            drawn = self.settings[row.item]["length"] == "drawn"
+            row.length = 1 + int(_drawn(logp[None] / (row.temperature or LENGTH_AT), row.source) if drawn else logp.argmax())
             row.logprob = logp[row.length - 1].item()
 
     def _cover(self) -> None:
@@ -165,10 +174,10 @@ class Uncovering(Process):
     # ------------------------------------------------------------------------------------------------- one step on
 
     def advance(self, rows: Tensor, k: int, hidden: Tensor, guided: Tensor) -> None:
-        state, best = self.states[k].clone(), guided.argmax(-1)
+        state = self.states[k].clone()
         for i, row in enumerate(rows.tolist()):
             n = self.rows[row].length
-            moved = self._moved(row, k, state[row, :n], guided[i, :n], best[i, :n])
+            moved = (self._by_posterior if self._by_chance(self.rows[row]) else self._by_confidence)(row, k, state[row, :n], guided[i, :n])
             state[row, :n] = torch.where(self.fixed[row, :n], state[row, :n], moved)
         self.states.append(state)
         self._paint(rows, k, state[rows], guided)
@@ -176,25 +185,35 @@ class Uncovering(Process):
     def _by_chance(self, row: Row) -> bool:
         return self.settings[row.item]["order"] == "random"
 
-    def _moved(self, index: int, k: int, x: Tensor, guided: Tensor, best: Tensor) -> Tensor:
-        """One row a step on: x (n,), guided (n, vocab), best (n,) → (n,)."""
-        row, settings = self.rows[index], self.settings[self.rows[index].item]
-        by_chance = self._by_chance(row)
-        if row.temperature == 0:
-            believed = F.one_hot(best, guided.shape[1]).to(guided.dtype).log() if by_chance else None
+    def _by_posterior(self, index: int, k: int, x: Tensor, guided: Tensor) -> Tensor:
+        """A sample of p(x_s | x_t) = Σ_x0 q(x_s | x_t, x0) p(x0): x (n,), guided (n, vocab) → (n,)."""
+        row, t, s = self.rows[index], self.times[index, k : k + 1], self.times[index, k + 1 : k + 2]
+        if row.temperature > 0:
+            believed = self._tempered(row, guided)
         else:
-            believed = _truncated(guided, settings["top_k"]).div(row.temperature).log_softmax(-1)
-        t, s = self.times[index, k : k + 1], self.times[index, k + 1 : k + 2]
-        if by_chance:  # p(x_s | x_t) = Σ_x0 q(x_s | x_t, x0) p(x0)
-            posterior = self.model.diffusion.q_posterior(believed[None], x[None], s, t)[0]
-            posterior[:, :-1].masked_fill_(self.words.forbidden, -torch.inf)
-            return _drawn(posterior, row.source)
-        words = best if believed is None else _drawn(believed, row.source)
-        covered = x == self.model.mask
-        left = len(x) * int(s) // self.model.config.steps  # as many as the schedule leaves covered on average
-        sure = guided.gather(-1, words[:, None])[:, 0].masked_fill(~covered, -torch.inf)
-        first = sure.argsort(descending=True, stable=True)[: max(0, int(covered.sum()) - left)]
-        return x.index_copy(0, first, words[first])
+            believed = F.one_hot(guided.argmax(-1), guided.shape[1]).to(guided.dtype).log()
+        posterior = self.model.diffusion.q_posterior(believed[None], x[None], s, t)[0]
+        posterior[:, :-1].masked_fill_(self.words.forbidden, -torch.inf)
+        return _drawn(posterior, row.source)
+
+    def _by_confidence(self, index: int, k: int, x: Tensor, guided: Tensor) -> Tensor:
+        """As many words as the schedule uncovers on average, the surest ones; none beside itself: x (n,), guided (n, vocab) → (n,)."""
+        row, covered = self.rows[index], x == self.model.mask
+        left = len(x) * int(self.times[index, k + 1]) // self.model.config.steps
+        logp = _unlike_neighbours(x, guided, self.model.mask)
+        words = _drawn(self._tempered(row, logp), row.source) if row.temperature > 0 else logp.argmax(-1)
+        sure = logp.gather(-1, words[:, None])[:, 0].masked_fill(~covered, -torch.inf)
+        moved = x.clone()
+        for i in sure.argsort(descending=True, stable=True)[: max(0, int(covered.sum()) - left)].tolist():
+            beside = moved[max(0, i - 1) : i + 2]
+            if words[i] in beside:  # two positions had the same word in mind: they know nothing of each other
+                words[i] = logp[i].index_fill(0, beside[beside < self.model.mask], -torch.inf).argmax()
+            moved[i] = words[i]
+        return moved
+
+    def _tempered(self, row: Row, logp: Tensor) -> Tensor:
+        """Log-probabilities at the row's temperature, cut to its best words."""
+        return _truncated(logp, self.settings[row.item]["top_k"]).div(row.temperature).log_softmax(-1)
 
     def _paint(self, rows: Tensor, k: int, x: Tensor, guided: Tensor) -> None:
         """What changed was decided by this step."""
@@ -218,6 +237,15 @@ class Uncovering(Process):
             return {}
         shape = self.model.grid_shape(self.media[item].kind)
         return {"masked_cells": {"shape": list(shape), "cells": self.unseen[item].nonzero()[:, 0].tolist()}}
+
+
+def _unlike_neighbours(x: Tensor, logp: Tensor, mask: int) -> Tensor:
+    """logp (n, vocab) with −inf on the words that already stand beside each position of x (n,)."""
+    logp = logp.clone()
+    for here, beside in ((slice(1, None), x[:-1]), (slice(None, -1), x[1:])):
+        known = (beside < mask).nonzero()[:, 0]
+        logp[here][known, beside[known]] = -torch.inf
+    return logp
 
 
 def _truncated(logp: Tensor, keep: int) -> Tensor:
