@@ -10,19 +10,19 @@ from captioners.ui.markup import number, popover, signed
 
 
 def badges_html(method: str, result: Result, plain: Result, calibration: Calibration | None) -> str:
-    """CLIPScore with its change against the unguided caption, fluency, words, seconds."""
+    """CLIPScore with its change against the unguided caption, words, fluency, seconds: a wide and a narrow one on each line."""
     found = []
     score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
     if score:
         change = f" {signed(score.value - before.value)}" if before and result is not plain else ""
         found.append(("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, calibration), score.encoder))
+    if words := result.scores.get("words"):
+        found.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
     if fluency := result.scores.get("perplexity"):
         change = _change(fluency.value, plain, "perplexity") if result is not plain else ""
         found.append(
             ("fluency", f"<b>{number(fluency.value, ',.1f' if fluency.value < 1000 else ',.0f')}</b>{change}", FLUENCY, fluency.encoder)
         )
-    if words := result.scores.get("words"):
-        found.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
     stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())
     seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
     found.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))

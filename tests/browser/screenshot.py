@@ -1,8 +1,10 @@
-"""PYTHONPATH=.:tests python tests/browser/screenshot.py OUT.png [WIDTH] [HEIGHT]: the page once every card has its caption."""
+"""PYTHONPATH=.:tests python tests/browser/screenshot.py OUT.webp [WIDTH] [HEIGHT]: the page once every card has its caption."""
 
 import sys
+from io import BytesIO
 
 from conftest import CHROMIUM, FLAGS
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from captioners import registry
@@ -20,10 +22,10 @@ def main(out: str, width: str = "1440", height: str = "900") -> None:
         view = browser.new_page(viewport={"width": int(width), "height": int(height)})
         view.goto(url)
         for spec in registry.available():
-            view.wait_for_selector(f"#cl-card-{spec.id} .cl-body[data-done=yes]", timeout=120_000)
-            view.wait_for_selector(f"#cl-card-{spec.id} .main-svg", timeout=120_000)
+            view.wait_for_selector(f"#cl-card-{spec.id} .cl-body[data-done=yes]", timeout=300_000)
+            view.wait_for_selector(f"#cl-card-{spec.id} .main-svg", timeout=300_000)
         view.wait_for_timeout(1000)
-        view.screenshot(path=out)
+        Image.open(BytesIO(view.screenshot())).save(out, quality=80)
         browser.close()
     page.close()
 
