@@ -8,7 +8,7 @@ import torch
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig, warm_start
 from captioners.nets.vq import VQAutoencoder, VQConfig
-from captioners.training.mask_denoiser import MASKED, REMOVED, Example, _batch
+from captioners.training.mask_denoiser import MASKED, REMOVED, Example, noisy_batch
 
 SMALL = {"vocab": 40, "dim": 16, "text_layers": 1, "cross_layers": 1, "heads": 2, "max_tokens": 12, "image_cells": 6, "audio_cells": 4}
 
@@ -156,7 +156,7 @@ def test_a_warm_start_takes_the_decoder_over(net):
 def test_training_masks_as_the_strategy_says(net):
     rng = random.Random(0)
     some = [Example("image", 1, [5, 6, 7], torch.randint(20, (6,))) for _ in range(64)]
-    batches = [_batch(net, some, rng) for _ in range(60)]
+    batches = [noisy_batch(net, some, rng) for _ in range(60)]
     hidden = torch.cat([(b.codes == 20).float().mean(1) for b in batches])
     assert (hidden > 0).float().mean().item() == pytest.approx(MASKED, abs=0.06)  # a low rate may hide none of six cells
     assert (hidden == 1).float().mean().item() == pytest.approx(MASKED * REMOVED, abs=0.05)
@@ -165,7 +165,7 @@ def test_training_masks_as_the_strategy_says(net):
 
 
 def test_texts_without_media_see_no_codes_and_long_ones_are_cut(net):
-    batch = _batch(net, [Example("audio", 4, list(range(5, 25)), None)] * 3, random.Random(0))
+    batch = noisy_batch(net, [Example("audio", 4, list(range(5, 25)), None)] * 3, random.Random(0))
     assert (batch.codes == 10).all()
     assert batch.lengths.tolist() == [8, 8, 8]
     assert batch.start.tolist() == [4, 4, 4]
