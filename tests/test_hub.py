@@ -12,7 +12,7 @@ from captioners.lab import Lab
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import library as hub_library
 from captioners.profiles.hub.library import Library
-from captioners.profiles.hub.roles import ROLES, Source, choose
+from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
 from captioners.profiles.hub.vocabularies import ClipVocabulary
 from captioners.text import EOS, UNFINISHED
 
@@ -203,9 +203,62 @@ def test_nothing_is_loaded_before_it_is_used_and_sizes_are_told_first(models):
     assert "MB of weights" in said[0]
 
 
+def test_what_is_being_loaded_is_told_to_the_page(models):
+    from captioners.ui.page import loading_html
+    from captioners.ui.studio import Studio
+
+    studio = Studio(lambda: Lab("hub", "cpu", str(models)))
+    assert studio.status() == ""
+    library, seen = studio.lab.profile.players.library, []
+    library.get("image-ranker", lambda path, source: seen.append(loading_html(studio.status())))
+    assert "Loading" in seen[0]
+    assert "as image-ranker" in seen[0]
+    assert studio.status() == ""
+
+
+def test_the_page_of_the_hub_profile_can_be_built(models):
+    from captioners.ui.page import build
+    from captioners.ui.studio import Studio
+
+    page = build(Studio(lambda: Lab("hub", "cpu", str(models))), "hub", "cpu")
+    assert any(type(block).__name__ == "Timer" for block in page.blocks.values())
+
+
+def test_the_readme_names_every_choice():
+    from pathlib import Path
+
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    for role, sources in ROLES.items():
+        assert f"`{role}`" in readme
+        for source in sources:
+            size = f"{source.millions:.0f} M" if source.millions else "see its page"
+            assert any(source.id in line and size in line and source.licence in line for line in readme.splitlines()), source.id
+
+
 def test_every_default_has_a_pinned_revision():
     for role, sources in ROLES.items():
         assert not sources or (len(sources[0].revision) == 40 and int(sources[0].revision, 16)), role
+
+
+def test_the_tables_parameters_are_those_of_the_configurations():
+    """Counted on models without weights; `larger_clap_general` differs from transformers' default and is not counted here."""
+    import open_clip
+    from transformers import ClapConfig, ClapModel, DistilBertConfig, DistilBertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+
+    large, small = ({k: v for k, v in open_clip.get_model_config(f"coca_ViT-{n}").items() if k != "custom_text"} for n in ("L-14", "B-32"))
+    with torch.device("meta"):
+        nets = {
+            "captioner": [open_clip.CoCa(**large), open_clip.CoCa(**large), open_clip.CoCa(**small), open_clip.CoCa(**small)],
+            "language-model": [GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16)), GPT2LMHeadModel(GPT2Config())],
+            "image-ranker": [open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))],
+            "audio-ranker": [ClapModel(ClapConfig())],
+            "image-judge": [open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))],
+            "fluency-judge": [GPT2LMHeadModel(GPT2Config(n_layer=6))],
+        }
+        base = DistilBertForSequenceClassification(DistilBertConfig())
+    counted = {role: [round(sum(p.numel() for p in net.parameters()) / 1e6) for net in some] for role, some in nets.items()}
+    assert counted == {role: [round(source.millions) for source in ROLES[role]] for role in nets}
+    assert round(sum(p.numel() for p in base.parameters()) / 1e6) == CLASSIFIER_BASE.millions
 
 
 @pytest.mark.parametrize("role", ["captioner", "image-judge", "audio-ranker", "language-model", "fluency-judge", "codes"])

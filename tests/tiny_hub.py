@@ -64,7 +64,11 @@ def tiny_clip(seed: int) -> torch.nn.Module:
 def tiny_gpt2(seed: int = 0, vocab: int = 320) -> GPT2LMHeadModel:
     """transformers' GPT-2."""
     torch.manual_seed(seed)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3)).eval()
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=vocab, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3, bos_token_id=None, eos_token_id=None
+        )
+    ).eval()
 
 
 def save_open_clip(folder: Path, model: torch.nn.Module, config: dict) -> Path:

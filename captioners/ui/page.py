@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from captioners.ui.sweep import Sweep
 from captioners.ui.vote import BlindVote
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
+LOOKED_AT = 2.0  # seconds between two looks at what is being loaded
 WAITING = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
     "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
@@ -33,6 +35,16 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
             '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
             f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]}</p></header>"
         )
+        if profile == "hub":  # its models take minutes to arrive
+            loading = gr.HTML(elem_classes="cl-loading")
+            gr.Timer(LOOKED_AT).tick(
+                lambda: loading_html(studio.status()),
+                None,
+                loading,
+                api_visibility="private",
+                show_progress="hidden",
+                concurrency_limit=None,
+            )
         votes = gr.BrowserState([], storage_key="caption-lab-votes", secret="caption-lab")
         with gr.Tabs(elem_classes="cl-tabs"):
             with gr.Tab("Compare"):
@@ -47,6 +59,11 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
                 gr.HTML(about_html(specs, profile))
         add_endpoints(studio, specs)
     return page.queue(max_size=WAITING, default_concurrency_limit=4)
+
+
+def loading_html(status: str) -> str:
+    """What is being loaded, for those who wait."""
+    return f'<p role="status">{escape(status)} …</p>' if status else ""
 
 
 def launch_options() -> dict[str, Any]:

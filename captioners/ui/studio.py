@@ -54,6 +54,11 @@ class Studio:
         with self._opening:
             return self._lab
 
+    def status(self) -> str:
+        """What the profile is loading right now, in words; nothing before anybody has opened the lab."""
+        lab = self.__dict__.get("_lab")
+        return lab.profile.status() if lab else ""
+
     def media(self, path: str | None) -> Media:
         """A file's picture or sound, or a MediaError."""
         if not path or not Path(path).is_file():

@@ -79,7 +79,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
     ),
     "audio-ranker": (
         Source(
-            "laion/clap-htsat-unfused", "8fa0f1c6d0433df6e97c127f64b2a1d6c0dcda8a", "transformers", millions=153.5, licence="Apache-2.0"
+            "laion/clap-htsat-unfused", "8fa0f1c6d0433df6e97c127f64b2a1d6c0dcda8a", "transformers", millions=153.49, licence="Apache-2.0"
         ),
     ),
     "image-judge": (
