@@ -2,14 +2,16 @@
 
 import itertools
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fakes import HashMatcher
 
-from captioners import guidance
+from captioners import guidance, registry
 from captioners.decoding import generator
+from captioners.media import load_media
 from captioners.methods.mc_diffusion import MaskedConditionalDiffusion, full_weight, masked_cells
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.types import SettingsError, to_json
@@ -335,3 +337,16 @@ def test_a_forced_end_is_a_length(method, picture):
 def test_a_forced_word_beyond_the_longest_caption_is_refused(method, picture):
     with pytest.raises(SettingsError, match="past the end"):
         method.caption(picture, method.spec.settings(forced={34: " dog"}, max_tokens=40))
+
+
+# ------------------------------------------------------------------------------------------------- the shipped weights
+
+
+@pytest.mark.parametrize(("name", "word"), [("dog.jpg", "dog"), ("beach.jpg", "beach"), ("crickets.ogg", "cricket"), ("baby.ogg", "baby")])
+def test_the_shipped_model_names_what_is_there(embedded, name, word):
+    shipped = registry.load("mc-diffusion", embedded)
+    media = load_media(Path(__file__).resolve().parents[1] / "assets/examples" / name)
+    settings = [shipped.spec.settings(guidance_scale=1, length="likeliest"), shipped.spec.settings(guidance="cfg", length="likeliest")]
+    for result in shipped.caption_batch([media] * 2, settings):
+        assert word in result.caption
+        assert {"image-vq", "audio-vq"} & set(result.weights) and "mc-diffusion" in result.weights
