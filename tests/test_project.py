@@ -169,6 +169,9 @@ def test_what_the_readme_points_to_is_there():
     paths = [name for name in inside if (ROOT / name).exists() or (ROOT / "captioners" / name).exists()]
     assert paths == inside
     assert all((ROOT / link).exists() for link in links), links
+    pictures = [link for link in links if link.endswith((".png", ".webp", ".gif"))]
+    assert pictures
+    assert all((ROOT / picture).stat().st_size < 300_000 for picture in pictures)
 
 
 # ------------------------------------------------------------------------------------------------- container, tree

@@ -15,7 +15,7 @@ from captioners.ui.studio import Studio
 
 def main(out: str, width: str = "1440", height: str = "900") -> None:
     """Serve, open, wait, save."""
-    page = build(Studio(lambda: Lab("embedded")))
+    page = build(Studio(lambda: Lab("embedded")), device="cpu")
     _, url, _ = page.launch(prevent_thread_lock=True, quiet=True, **launch_options())
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
