@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 STEPS = 1000  # T of the paper
 LARGEST_BETA = 0.999
 SAMPLERS = ("ddim", "dpm-solver++")
+_IMPORTING = Lock()
 
 
 def betas(schedule: str, steps: int = STEPS) -> np.ndarray:
@@ -56,7 +58,8 @@ SCHEDULES: dict[str, Callable[[int], np.ndarray]] = {
 
 def sampler(name: str, schedule: str, num_steps: int) -> Any:
     """A diffusers scheduler set to `num_steps` of the schedule's T steps; its `step` takes a predicted x0."""
-    from diffusers import DDIMScheduler, DPMSolverMultistepScheduler  # takes a second: only when it is used
+    with _IMPORTING:  # diffusers replaces its own module while it is imported: a second thread would find it empty
+        from diffusers import DDIMScheduler, DPMSolverMultistepScheduler  # takes a second: only when it is used
 
     common = {"num_train_timesteps": STEPS, "trained_betas": betas(schedule), "prediction_type": "sample", "timestep_spacing": "trailing"}
     made = {
