@@ -27,10 +27,10 @@ STEP = 0.3  # ZeroCap's step size, at guidance scale 2
 FUSION = 0.99  # share of the moved distribution in the geometric mean with the untouched one
 # ZeroCap's temperature suits CLIP, on whose scale random and human captions lie 0.16 apart; for another matcher it is as large a share
 TEMPERATURE, SHARE = 0.01, 1 / 16
-LIKELY, FITTING = 24, 40  # the fast route reads so many of the likeliest tokens, and of those that match the input as single words
+LIKELY, FITTING = 24, 40  # the fast route reads so many of the likeliest tokens, and so many that match the input as single words
+PLAUSIBLE = math.log(1e-4)  # and none that is less likely than this, against the likeliest one
 EASY = 0.95  # the fast route does not move a token that the language model is this sure of
 SETTLED = 0.01  # the fast route stops when a step changes the loss by less than this share
-PLAUSIBLE = math.log(1e-4)  # a token is considered if it is at least this likely, against the likeliest one
 NO_REPEAT = 2  # a guided caption says no pair of tokens twice
 DRAWN_AT = 0.7  # temperature of the further candidates
 
@@ -324,12 +324,12 @@ class Goal:
 
     def _candidates(self, row: Row, logp: Tensor) -> Tensor:
         """The tokens of one row to be read (k,): the likeliest, and on the fast route the promising ones of them."""
-        plausible = logp > logp.max() + PLAUSIBLE
-        likely = logp.topk(min(row.settings["top_k"], int(plausible.sum()))).indices
-        if not row.fast or len(likely) <= LIKELY + FITTING:
+        likely = logp.topk(min(row.settings["top_k"], int(torch.isfinite(logp).sum()))).indices
+        if not row.fast:
             return likely
+        likely = likely[logp[likely] > logp.max() + PLAUSIBLE]
         rest = likely[LIKELY:]
-        fitting = self.reader.match_words(row.item, rest).topk(FITTING).indices
+        fitting = self.reader.match_words(row.item, rest).topk(min(FITTING, len(rest))).indices
         return torch.cat([likely[:LIKELY], rest[fitting]])
 
     def losses(self, moved: Tensor) -> dict[str, Tensor]:
