@@ -1,8 +1,8 @@
 """Parts `audibility`, `visibility` (they guide method 2) and `audibility-judge` (it only measures).
 
-Audible against not audible: the published sentence set. Visible against not visible: picture captions against sentences
-about sounds and the set's abstract ones. Half of the examples are cut off, because a guide judges beginnings of sentences.
-The judge is a bag of words, and has the corpora instead of the sentence set: what is said of sounds against what is said of pictures,
+Audible against not audible: the published sentence set, and in training captions of sounds against captions of pictures.
+Visible against not visible: picture captions against sentences about sounds and the set's abstract ones. Half of the examples are cut off,
+because a guide judges beginnings of sentences. The judge is a bag of words, and has other captions: of sounds against of pictures,
 with the not-audible sentences of the other half of the set.
 """
 
@@ -27,6 +27,7 @@ BATCH, EPOCHS, LR = 64, 5, 1e-3
 HELD_OUT = 10  # every tenth sentence is for development
 CUT = 0.5  # share of training sentences that are cut off
 EACH = 9000  # sentences of each side of `visibility` and of the judge
+CAPTIONS = 6000  # of sounds, and of pictures, that `audibility` learns from beside its sentences
 
 Sentences = list[tuple[str, float]]  # text, 1 for yes
 
@@ -53,11 +54,25 @@ def _captions(job: Job) -> tuple[list[str], list[str]]:
     return pictures, corpus.texts(job.data, "audiocaps") + corpus.texts(job.data, "clotho")
 
 
+def captions_too(name: str, job: Job) -> Sentences:
+    """What the guide of sound learns from beside the sentence set: captions that the judge has not seen."""
+    if name != "audibility":
+        return []
+    known = {text for text, _ in sentences("audibility-judge", job)}
+    pictures = corpus.texts(job.data, "multi30k")[::4] + corpus.texts(job.data, "coco")
+    sounds = corpus.texts(job.data, "audiocaps") + corpus.texts(job.data, "clotho")
+    rng, found = random.Random(0), []
+    for texts, label in ((sounds, 1.0), (pictures, 0.0)):
+        found += [(text, label) for text in rng.sample([t for t in map(clean, texts) if t not in known], CAPTIONS)]
+    return found
+
+
 def train(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     rows = [(tokenizer.encode(text), label) for text, label in sentences(name, job)]
     dev = rows[::HELD_OUT]
     learned = [row for i, row in enumerate(rows) if i % HELD_OUT]
+    learned += [(tokenizer.encode(text), label) for text, label in captions_too(name, job)]
     if name == "audibility-judge":
         config, make = BagClassifierConfig(vocab=len(tokenizer)), BagClassifier
     else:
@@ -87,7 +102,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         save_part(job.out, name, model, asdict(config))
 
     _, report = fit(job, name, make(config), batches, steps, loss, evaluate, EPOCHS, LR, "accuracy", save=save, ema=0.995)
-    return {**report, "sentences": len(rows)}
+    return {**report, "sentences": len(rows), "captions": len(learned) - len(rows) + len(dev)}
 
 
 def _real_captions(model: nn.Module, tokenizer, job: Job) -> dict[str, float]:
