@@ -63,7 +63,8 @@ def captions_too(name: str, job: Job) -> Sentences:
     sounds = corpus.texts(job.data, "audiocaps") + corpus.texts(job.data, "clotho")
     rng, found = random.Random(0), []
     for texts, label in ((sounds, 1.0), (pictures, 0.0)):
-        found += [(text, label) for text in rng.sample([t for t in map(clean, texts) if t not in known], CAPTIONS)]
+        new = [t for t in map(clean, texts) if t not in known]
+        found += [(text, label) for text in rng.sample(new, min(CAPTIONS, len(new)))]
     return found
 
 
