@@ -11,7 +11,7 @@ from captioners import registry
 from captioners.cli import main
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub.roles import choose
-from captioners.training.hub import captioner, classifier, mask_denoiser
+from captioners.training.hub import captioner, classifier, mask_denoiser, prefix_denoiser
 
 CAPTIONS = [
     "a dog runs through the grass",
@@ -91,6 +91,21 @@ def test_the_mask_denoiser_learns_on_a_pretrained_vq_vae(data, models, tmp_path,
     assert result.details["masked_cells"]["shape"] == [16, 16] if "masked_cells" in result.details else True
     with pytest.raises(ProfileError, match="pictures only"):
         caption("mc-diffusion", models, tmp_path, sound)
+
+
+def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_path, monkeypatch, capsys, picture, sound):
+    monkeypatch.setattr(prefix_denoiser, "BATCH", 2)
+    monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
+    assert train("prefix-diffusion", data, models, tmp_path, capsys)["dev_loss"] > 0
+    players = load_profile("hub", "cpu", str(models), (str(tmp_path),)).players_for("prefix-diffusion")
+    (features,) = players.encode([picture])
+    assert torch.allclose(features.pooled, players.ranker("image").embed_media([picture])[0])
+    net = players.prefix_denoiser()
+    prefix = net.prefix({"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([players.start_token("image")]))
+    assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (1, 6, len(players.tokenizer))
+    assert set(players.weights) == {"prefix-diffusion", "image-ranker"}
+    with pytest.raises(ProfileError, match="pictures only"):
+        players.encode([sound])
 
 
 def test_the_papers_sizes_are_what_is_trained():

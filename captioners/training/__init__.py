@@ -66,6 +66,7 @@ HUB_PARTS: dict[str, str] = {
     "audibility": "hub.classifier",
     "visibility": "hub.classifier",
     "mc-diffusion": "hub.mask_denoiser",
+    "prefix-diffusion": "hub.prefix_denoiser",
 }
 
 

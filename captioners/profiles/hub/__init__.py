@@ -5,7 +5,7 @@ from __future__ import annotations
 from captioners.profiles.base import Profile
 from captioners.profiles.hub.judges import HubJudges
 from captioners.profiles.hub.library import Announce, Library, tell
-from captioners.profiles.hub.players import CocaSeat, EmbeddedSeat, Gpt2Seat, MaskSeat, Table
+from captioners.profiles.hub.players import CocaSeat, EmbeddedSeat, Gpt2Seat, MaskSeat, PrefixSeat, Table
 from captioners.profiles.hub.roles import choose
 
 
@@ -21,6 +21,6 @@ def profile(device: str, models: str | None = None, checkpoints: tuple[str, ...]
         "cfg": coca,
         "classifier": Gpt2Seat(table),
         "mc-diffusion": MaskSeat(table) if library.has("mc-diffusion") else EmbeddedSeat(table, "mc-diffusion"),
-        "prefix-diffusion": EmbeddedSeat(table, "prefix-diffusion"),
+        "prefix-diffusion": PrefixSeat(table) if library.has("prefix-diffusion") else EmbeddedSeat(table, "prefix-diffusion"),
     }
     return Profile("hub", coca, HubJudges(judges), seats, lambda: library.status or judges.status)

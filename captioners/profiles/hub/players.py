@@ -20,6 +20,7 @@ from captioners.nets.encoders import Features
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.layout import longer_side_contiguous
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.profiles import embedded
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.codes import PictureCodes
@@ -232,10 +233,8 @@ class EmbeddedSeat(Seat):
         return getattr(self.table.embedded, name)
 
 
-class MaskSeat(Seat):
-    """Method 3 on a pretrained VQ-VAE and a checkpoint of our own training; for pictures."""
-
-    roles = ("mc-diffusion", "codes", "image-ranker")
+class TrainedSeat(Seat):
+    """A method on a checkpoint of our own training, which describes pictures with the embedded tokenizer."""
 
     @property
     def tokenizer(self) -> Any:
@@ -247,6 +246,12 @@ class MaskSeat(Seat):
         if kind != "image":
             raise ProfileError("This checkpoint describes pictures only: leave --checkpoint out, and the embedded weights describe sound.")
         return self.tokenizer.start(kind)
+
+
+class MaskSeat(TrainedSeat):
+    """Method 3, on a pretrained VQ-VAE."""
+
+    roles = ("mc-diffusion", "codes", "image-ranker")
 
     @cached_property
     def _eyes(self) -> PictureCodes:
@@ -261,6 +266,24 @@ class MaskSeat(Seat):
     def mask_denoiser(self) -> MaskDenoiser:
         """Our training's."""
         return self.library.get("mc-diffusion", lambda path, source: _own_part(self.library, path, MaskDenoiser, MaskDenoiserConfig))
+
+
+class PrefixSeat(TrainedSeat):
+    """Method 4, on the ranker's CLIP vectors."""
+
+    roles = ("prefix-diffusion", "image-ranker")
+
+    def encode(self, media: Sequence[Media]) -> list[Features]:
+        """CLIP's vector of each: the whole grid and its mean."""
+        for m in media:
+            self.start_token(m.kind)
+        return [Features(vector[None], vector) for vector in self.ranker("image").embed_media(list(media))]
+
+    def prefix_denoiser(self) -> PrefixDenoiser:
+        """Our training's."""
+        return self.library.get(
+            "prefix-diffusion", lambda path, source: _own_part(self.library, path, PrefixDenoiser, PrefixDenoiserConfig)
+        )
 
 
 def _own_part(library: Library, path: Path, make: Any, config: Any) -> Any:

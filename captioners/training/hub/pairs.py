@@ -54,6 +54,12 @@ class Pairs:
             some = order[step * size : (step + 1) * size]
             yield [load_media(i.path, "image") for i in some], [rng.choice(i.references) for i in some], random.Random(rng.getrandbits(32))
 
+    def held_out(self, size: int) -> Iterator[tuple[list[Media], list[str]]]:
+        """The development pictures with their first captions."""
+        for n in range(0, len(self.dev), size):
+            some = self.dev[n : n + size]
+            yield [load_media(i.path, "image") for i in some], [i.references[0] for i in some]
+
     def measure(self, captions: Callable[[list[Media]], list[str]]) -> dict[str, float]:
         """CIDEr and how many captions differ, on the development pictures."""
         texts = [t for n in range(0, len(self.dev), 16) for t in captions([load_media(i.path, "image") for i in self.dev[n : n + 16]])]

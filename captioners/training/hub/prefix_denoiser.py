@@ -1,0 +1,92 @@
+"""Part `prefix-diffusion` of the hub profile: continuous diffusion behind a prefix made of CLIP's picture vector (arXiv 2309.04965).
+
+The ranker's CLIP, never the judge's. Embeddings of 48, five prefix vectors, captions of 24 and the truncated linear schedule of T = 1000
+are the paper's; the body has BERT-base's size. The loss is the paper's too: distance to x0 and rounding, beside our length head's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
+from captioners.nets.rounding import TokenKinds
+from captioners.nets.schedules import alpha_bars
+from captioners.profiles.hub.matchers import ClipMatcher
+from captioners.profiles.store import save_part
+from captioners.text import CaptionTokenizer
+from captioners.training import Job
+from captioners.training.hub.pairs import Pairs, library_of
+from captioners.training.loop import fit
+from captioners.training.tokenizer import load_tokenizer
+from captioners.types import Media
+
+EPOCHS, BATCH, LR = 30, 64, 1e-4
+SIZES = {"embed": 48, "dim": 768, "layers": 12, "heads": 12, "prefix": 5, "hidden": 768, "canvas": 25, "schedule": "truncated-linear"}
+REMOVED = 0.1  # share of examples without their prefix, so that guidance has something to compare with
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, pooled (b, c), keep (b,), words (b,)
+
+
+class PrefixLoss(nn.Module):
+    """E |x0 − x̂0|² + rounding, at a time of its own for every row."""
+
+    def __init__(self, net: PrefixDenoiser, tag: int):
+        super().__init__()
+        self.net, self.tag = net, tag
+
+    def forward(self, ids: Tensor, pooled: Tensor, keep: Tensor, words: Tensor) -> Tensor:
+        rows = torch.arange(len(ids), device=ids.device)
+        prefix = self.net.prefix({"image": pooled}, rows, torch.full_like(rows, self.tag), keep)
+        levels = alpha_bars(self.net.config.schedule).to(ids.device)
+        level = levels[torch.randint(len(levels), (len(ids),), device=ids.device)]
+        x0 = self.net.embed(ids)
+        logits = self.net(noised(x0, level, torch.randn_like(x0)), level, prefix, words)
+        rounding = F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+        distance = (self.net.expected(logits) - x0).square().mean()
+        return rounding + distance + 0.1 * F.nll_loss(prefix.lengths, words - 1)
+
+
+def train(name: str, job: Job) -> dict[str, Any]:
+    pairs, library, tokenizer = Pairs.load(job), library_of(job), load_tokenizer(job)
+    clip, kinds = ClipMatcher("image-ranker", library), TokenKinds.of(tokenizer)
+    width = clip.embed_text(["a"]).shape[-1]
+    config = PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=width, **SIZES)
+    learner = PrefixLoss(PrefixDenoiser(config), tokenizer.start("image"))
+
+    def batch(media: list[Media], captions: list[str], keep: list[bool]) -> Batch:
+        ids = padded(tokenizer, captions, config.canvas)
+        return ids, clip.embed_media(media), torch.tensor(keep), kinds.words(ids).clamp(1, config.words)
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        for media, captions, rng in pairs.batches(epoch, BATCH):
+            yield batch(media, captions, [rng.random() >= REMOVED for _ in captions])
+
+    def loss(model: nn.Module, some: Batch) -> Tensor:
+        return model(*(x.to(library.device) for x in some))
+
+    def evaluate(model: PrefixLoss) -> dict[str, float]:
+        """The loss on the development pictures, always with the same noise."""
+        values = []
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for media, captions in pairs.held_out(BATCH):
+                values.append(loss(model, batch(media, captions, [True] * len(captions))).item())
+        return {"dev_loss": sum(values) / len(values)}
+
+    def save(model: PrefixLoss) -> None:
+        save_part(job.out, name, model.net, asdict(config), limit=None)
+
+    _, report = fit(job, f"hub-{name}", learner, batches, pairs.steps(BATCH), loss, evaluate, EPOCHS, LR, "-dev_loss", save=save)
+    return report
+
+
+def padded(tokenizer: CaptionTokenizer, captions: list[str], canvas: int) -> Tensor:
+    """(b, canvas): captions cut to fit, with ends behind them."""
+    rows = [tokenizer.encode(c)[: canvas - 1] for c in captions]
+    return torch.tensor([row + [tokenizer.eos] * (canvas - len(row)) for row in rows])
