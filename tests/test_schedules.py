@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
-from captioners.nets.rounding import ANY, TokenKinds, best_sequences
+from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, STEPS, alpha_bars, betas, sampler
 
 # β_1 and β_T, from the formulas with pencil and paper
@@ -112,6 +112,13 @@ def test_rows_may_have_fewer_positions_and_other_wishes(kinds):
 def test_what_cannot_be_had_gives_the_best_of_any_length(kinds):
     logp = torch.randn(1, 3, 5).log_softmax(-1)
     assert best_sequences(logp, kinds, torch.tensor([9])).tolist() == [search(logp[0], ANY)[0]]
+
+
+def test_the_surest_words_settle_first_and_stay():
+    held, words = torch.tensor([[-1, 7, -1, -1]]), torch.tensor([[1, 2, 3, 4]])
+    sure = torch.tensor([[-3.0, -9.0, -1.0, -2.0]])
+    assert settled(held, words, sure, torch.tensor([3])).tolist() == [[-1, 7, 3, 4]]
+    assert settled(held, words, sure, torch.tensor([1])).tolist() == held.tolist()
 
 
 def test_kinds_of_tokens_count_words_as_a_reader_does(embedded):

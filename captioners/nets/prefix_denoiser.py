@@ -115,7 +115,7 @@ class PrefixDenoiser(nn.Module):
     def vectors(
         self,
         x: Tensor,  # (b, t, embed), noisy
-        alpha_bar: Tensor,  # (b,)
+        alpha_bar: Tensor,  # (b,), or (b, t) where some positions are cleaner than others
         prefix: Prefix,
         count: Tensor,  # (b,) words wanted, 0 for any
         believed: Tensor | None = None,  # (b, t, embed), the x0 of the step before (self-conditioning)
@@ -126,17 +126,17 @@ class PrefixDenoiser(nn.Module):
         Two opinions are added: what the context says of the word, by the network, and what the noisy word says of itself, which is known:
         log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length.
         """
-        noise_level = (alpha_bar / (1 - alpha_bar).clamp(min=1e-9)).clamp(1e-6, 1e4).log()
-        context = self.level(_waves(noise_level)) + self.count(count)
-        h = self.noisy(x) + context[:, None] + self.positions[: x.shape[1]]
+        levels = alpha_bar.expand(x.shape[1], -1).T if alpha_bar.ndim == 1 else alpha_bar
+        noise = (levels / (1 - levels).clamp(min=1e-9)).clamp(1e-6, 1e4).log()
+        h = self.noisy(x) + self.level(_waves(noise)) + self.count(count)[:, None] + self.positions[: x.shape[1]]
         if believed is not None:
             h = h + self.believed(believed)
         if mask is not None:
             mask = F.pad(mask, (self.config.prefix, 0), value=True)[:, None, None]
         for block, past in zip(self.blocks, prefix.keys_values, strict=True):
             h, _ = block(h, mask=mask, past=past)
-        itself = alpha_bar.sqrt() / (1 - alpha_bar).clamp(min=1e-3)
-        return self.leave(self.norm(h)) + itself[:, None, None] * x
+        itself = levels.sqrt() / (1 - levels).clamp(min=1e-3)
+        return self.leave(self.norm(h)) + itself[..., None] * x
 
     def expected(self, logits: Tensor) -> Tensor:
         """x0 (b, t, embed): the mean embedding under the rounding head's distribution."""
@@ -144,13 +144,13 @@ class PrefixDenoiser(nn.Module):
 
 
 def _waves(x: Tensor) -> Tensor:
-    """(b,) → (b, 64): sines and cosines from fast to slow."""
+    """(…) → (…, 64): sines and cosines from fast to slow."""
     rates = torch.exp(torch.linspace(math.log(0.05), math.log(3.0), 32, device=x.device))
-    angles = x[:, None] * rates
+    angles = x[..., None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 def noised(x0: Tensor, alpha_bar: Tensor, noise: Tensor) -> Tensor:
-    """q(x_t|x0): √ᾱ x0 + √(1 − ᾱ) ε, with alpha_bar (b,)."""
-    a = alpha_bar[:, None, None]
+    """q(x_t|x0): √ᾱ x0 + √(1 − ᾱ) ε, with alpha_bar (b,) or (b, t)."""
+    a = alpha_bar[..., None] if alpha_bar.ndim == 2 else alpha_bar[:, None, None]
     return a.sqrt() * x0 + (1 - a).sqrt() * noise

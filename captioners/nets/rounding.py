@@ -82,3 +82,9 @@ def best_sequences(logp: Tensor, kinds: TokenKinds, words: Tensor, sizes: Tensor
             ids[row, i] = begin_id[row, i] if real else on_id[row, i]
             count -= begun
     return ids
+
+
+def settled(held: Tensor, words: Tensor, sure: Tensor, total: Tensor) -> Tensor:
+    """held (b, n), −1 where open → `total` (b,) of a row's positions held: the surest of the proposed words (b, n), by sure (b, n)."""
+    rank = torch.where(held >= 0, torch.inf, sure).argsort(dim=1, descending=True, stable=True).argsort(1)
+    return torch.where((held < 0) & (rank < total[:, None]), words, held)

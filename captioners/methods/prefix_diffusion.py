@@ -1,0 +1,231 @@
+"""Method 4: Prefix-diffusion (arXiv 2309.04965).
+
+A caption is denoised as a row of word embeddings, behind a prefix made of the pooled picture or sound. Many candidates start from many
+noises in one batch, and the best is picked. Beyond the paper: guidance against the same model without its prefix, a number of words, and an
+order in which the surest words settle first and the others denoise around them (the paper's sampler is `order = together`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
+from captioners.decoding import Clock, by_kind, gumbel
+from captioners.denoising import DRAWN_AT, Canvas, Process, Row, Words, denoise, rows_of
+from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
+from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
+from captioners.registry import Captioner, register
+from captioners.types import Media, Settings, Spec, Step
+
+SLACK = 3  # positions beyond the words: for the end, and for words of several pieces
+SHARPER = 2.0  # the exponent on the length head's probabilities: lengths nearer to the usual one
+SURE = 0.999  # a row that is this sure of every word is not asked again
+PIECE = 256  # states in one pass of the second look
+
+CONTROLS = (
+    GUIDANCE_SCALE.but(default=1.0, help="How far the caption is pushed away from what the model says without the prefix; 1 is off."),
+    NUM_CANDIDATES.but(default=8, help="How many captions are denoised at once, each from a noise of its own; the best one is shown."),
+    number("num_steps", "Denoising steps", "How many of the 1000 steps are taken; fewer are faster.", 30, 5, 1000, 1),
+    number("length", "Words", "Exactly how many words the caption has; auto leaves it to the model.", None, 4, 20, 1, optional=True),
+    TEMPERATURE.but(
+        default=0.7,
+        help=f"How strong noise and chance are: little gives plain captions, much varied ones; 0 is none (for the others {DRAWN_AT}).",
+    ),
+    RANKING,
+    choice(
+        "order",
+        "Order",
+        "confidence settles the surest words first, and the others denoise around them; together is the paper's plain sampler.",
+        ("confidence", "together"),
+    ),
+    choice("sampler", "Sampler", "ddim takes plain steps, dpm-solver++ looks one step back and needs fewer.", SAMPLERS),
+    choice("schedule", "Noise schedule", "How the noise falls along the steps; the paper found truncated-linear best.", tuple(SCHEDULES)),
+    SEED,
+)
+
+
+@register
+class PrefixDiffusion(Captioner):
+    """The adapter."""
+
+    spec = Spec(
+        id="prefix-diffusion",
+        title="Prefix-diffusion",
+        idea="Denoise many captions at once behind a prefix of the input, and pick the best.",
+        paper="https://arxiv.org/abs/2309.04965",
+        modalities=("image", "audio"),
+        controls=CONTROLS,
+        formula="x₀ = Σ p(w)·e_w,  log p = u + γ·(c − u)",
+        branches=("with prefix", "without"),
+    )
+
+    @torch.no_grad()
+    def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
+        clock = Clock()
+        model = self.players.prefix_denoiser()
+        weights = [s["guidance_scale"] for s in settings]
+        rows = rows_of(self.players.tokenizer, media, settings, weights, model.config.canvas - 1)
+        with clock.stage("encode"):
+            pooled = [f.pooled for f in self.players.encode(media)]
+        with clock.stage("decode"):
+            process = Denoising(self.players, rows, media, settings, pooled)
+        yield from denoise(self.spec, self.players, media, settings, rows, process, clock, live)
+
+
+class Denoising(Process):
+    """From noise to word embeddings, by a sampler that is told x0 at every step."""
+
+    def __init__(self, players, rows: list[Row], media: Sequence[Media], settings: Sequence[Settings], pooled: list[Tensor]):
+        self.rows, self.settings, self.model = rows, settings, players.prefix_denoiser()
+        self.kinds, self.device = TokenKinds.of(players.tokenizer), pooled[0].device
+        order, stacked = by_kind(pooled, [m.kind for m in media])
+        tags = torch.tensor([players.start_token(m.kind) for m in media], device=self.device)
+        items = torch.tensor([r.item for r in rows], device=self.device)
+        seen = self.model.prefix(stacked, order.to(self.device), tags)
+        self.full, self.none = seen[items], self.model.prefix({}, order, tags)[items]
+        self.table = self.model.table()
+        said = self.kinds.begins | self.kinds.goes_on
+        said[self.kinds.end] = True
+        self.words = Words(self.table, ~said.to(self.device), self.model.bias)
+        self._measure(seen.lengths)
+        self._start()
+
+    def _measure(self, lengths: Tensor) -> None:
+        """Every row's number of words and of positions; lengths (items, words) log-probabilities."""
+        self.count = torch.full((len(self.rows),), ANY, device=self.device)
+        for i, row in enumerate(self.rows):
+            drawn = lengths[row.item] * SHARPER + row.temperature * gumbel(lengths.shape[1:], row.source).to(self.device)
+            words = self.settings[row.item]["length"] or int(drawn[3:20].argmax()) + 4
+            reach = max(row.forced, default=-1) + 1
+            ends = [p for p, token in row.forced.items() if token == self.kinds.end]
+            if not ends and (reach <= words or self.settings[row.item]["length"]):
+                self.count[i] = words
+            row.length = min(row.max_tokens + 1, max(words, reach) + SLACK)
+
+    def _start(self) -> None:
+        """The first state: noise, as much as is wanted. What is forced is known from the first step on."""
+        n, embed = max(r.length for r in self.rows), self.table.shape[1]
+        sizes = torch.tensor([r.length for r in self.rows], device=self.device)
+        self.there = torch.arange(n, device=self.device) < sizes[:, None]
+        self.fixed = torch.full((len(self.rows), n), -1, device=self.device)
+        noise = torch.zeros(len(self.rows), n, embed)
+        for i, row in enumerate(self.rows):
+            drawn = torch.randn((self.model.config.canvas, embed), generator=row.source)  # the same for every length
+            noise[i, : row.length] = row.temperature * drawn[: row.length]
+            for position, token in row.forced.items():
+                self.fixed[i, position : None if token == self.kinds.end else position + 1] = token
+        self.fixed[~self.there] = self.kinds.end
+        self.chosen = self.fixed.clone()  # the words that are settled, −1 where none is
+        self.states, self.told, self.believed = [noise.to(self.device)], [], [torch.zeros_like(noise, device=self.device)]
+        self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
+        self.opinion = torch.zeros(*self.fixed.shape, len(self.table), device=self.device)  # guided, when the word was settled
+        self.sure = torch.zeros(len(self.rows), dtype=torch.bool, device=self.device)
+        self.patient = torch.tensor([self.settings[r.item]["order"] == "confidence" for r in self.rows], device=self.device)
+        zero = torch.zeros(self.there.shape, device=self.device)
+        ends = torch.full(self.there.shape, self.kinds.end, device=self.device)
+        self.canvas = Canvas(ends, self.there.clone(), self.fixed >= 0, zero.long(), zero)
+        self.levels = torch.ones(len(self.rows), max(r.steps for r in self.rows))
+        self.samplers = []
+        for (name, schedule, steps), same in groupby(sorted(range(len(self.rows)), key=self._way), key=self._way):
+            scheduler, some = sampler(name, schedule, steps), torch.tensor(list(same))
+            self.samplers.append((scheduler, some.to(self.device)))
+            self.levels[some, :steps] = alpha_bars(schedule)[scheduler.timesteps]
+        self.levels = self.levels.to(self.device)
+
+    def _way(self, row: int) -> tuple[str, str, int]:
+        settings = self.settings[self.rows[row].item]
+        return settings["sampler"], settings["schedule"], settings["num_steps"]
+
+    # --------------------------------------------------------------------------------------------------- the model
+
+    def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
+        held = self.chosen >= 0  # a settled word is told as clean
+        self.states[k] = torch.where(held[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
+        self.told.append(torch.where(held, 1.0, self.levels[:, k, None]))
+        for branch, (some, prefix) in enumerate(((rows, self.full), (second, self.none))):
+            asked = some[~self.sure[some]]
+            if len(asked):
+                self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix))
+        return self.hidden[0][rows], self.hidden[1][second]
+
+    def _vectors(self, rows: Tensor, k: int, prefix) -> Tensor:
+        believed = self.believed[k][rows] if k else None
+        return self.model.vectors(self.states[k][rows], self.told[k][rows], prefix[rows], self.count[rows], believed, self.there[rows])
+
+    def again(self, row: int, steps: int) -> Tensor:
+        at = torch.full((steps,), row, device=self.device)
+        states, told, believed = (torch.stack([s[row] for s in some[:steps]]) for some in (self.states, self.told, self.believed))
+        parts = zip(*(x.split(PIECE) for x in (at, states, told, believed)), strict=True)
+        vectors = self.model.vectors
+        return torch.cat([vectors(x, a, self.none[r], self.count[r], b, self.there[r]) for r, x, a, b in parts])
+
+    # ------------------------------------------------------------------------------------------------- one step on
+
+    def advance(self, rows: Tensor, k: int, hidden: Tensor, guided: Tensor) -> None:
+        held = self.chosen[rows]
+        x0 = torch.where((held >= 0)[..., None], self.table[held.clamp(min=0)], guided.exp() @ self.table)
+        believed = self.believed[k].index_copy(0, rows, x0)
+        state = self.states[k].clone()
+        for scheduler, some in self.samplers:
+            if k < len(scheduler.timesteps):
+                state[some] = scheduler.step(believed[some], scheduler.timesteps[k], state[some]).prev_sample
+        self.states.append(state)
+        self.believed.append(believed)
+        self._settle(rows, k, guided)
+        self._paint(rows, k, guided)
+
+    def _settle(self, rows: Tensor, k: int, guided: Tensor) -> None:
+        """Draw words for the open positions of patient rows, and keep the surest: after step k of K, k / K of a row's positions."""
+        open_ = (self.chosen[rows] < 0) & self.patient[rows, None]
+        self.opinion[rows] = torch.where((self.chosen[rows] < 0)[..., None], guided, self.opinion[rows])
+        if not open_.any():
+            return
+        chance = torch.zeros(open_.shape)
+        for i, row in enumerate(self.rows[r] for r in rows.tolist()):
+            chance[i, : row.length] = torch.rand(self.model.config.canvas, generator=row.source)[: row.length]
+        warmth = torch.tensor([self.rows[i].temperature for i in rows.tolist()], device=self.device)
+        words = torch.full_like(self.chosen[rows], -1)
+        words[open_] = _drawn(guided[open_], warmth[:, None].expand_as(open_)[open_], chance.to(self.device)[open_])
+        logp = guided.gather(-1, words.clamp(min=0)[..., None])[..., 0]
+        share = torch.tensor([self.rows[i].length * (k + 1) // self.rows[i].steps for i in rows.tolist()], device=self.device)
+        beyond = (~self.there[rows]).sum(1)
+        self.chosen[rows] = settled(self.chosen[rows], words, logp.masked_fill(~open_, -torch.inf), share * self.patient[rows] + beyond)
+
+    def _paint(self, rows: Tensor, k: int, guided: Tensor) -> None:
+        """The best word of every position now; at a row's last step its positions are rounded together."""
+        canvas, held, there = self.canvas, self.chosen[rows], self.there[rows]
+        tokens = torch.where(held >= 0, held, guided.argmax(-1))
+        fresh = ~canvas.settled[rows]  # what was settled before keeps the step it was taken from
+        last = torch.tensor([self.rows[i].steps == k + 1 for i in rows.tolist()], device=self.device)
+        if last.any():
+            tokens[last] = self._rounded(rows[last], tokens[last])
+        changed = fresh & ((tokens != canvas.tokens[rows]) | (k == 0) | (held >= 0))
+        canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
+        logp = self.opinion[rows].gather(-1, tokens[..., None])[..., 0]
+        canvas.logp[rows] = torch.where(changed | last[:, None], logp, canvas.logp[rows])
+        canvas.tokens[rows], canvas.covered[rows] = tokens, (tokens == self.kinds.end) & there
+        canvas.settled[rows] = held >= 0
+        certain = guided.max(-1).values.exp() > SURE
+        self.sure[rows] = (certain | (held >= 0) | ~there).all(1)
+        for i in rows[last].tolist():
+            self.rows[i].length = int((canvas.tokens[i] != self.kinds.end).sum())
+            self.rows[i].logprob = canvas.logp[i, : self.rows[i].length].sum().item()
+
+    def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays always."""
+        logp = self.opinion[rows].scatter(-1, tokens[..., None], 0.0)
+        forced = self.fixed[rows][..., None]
+        word = torch.arange(logp.shape[-1], device=self.device) == forced
+        logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), logp)
+        return best_sequences(logp, self.kinds, self.count[rows], self.there[rows].sum(1))
+
+
+def _drawn(logp: Tensor, temperature: Tensor, chance: Tensor) -> Tensor:
+    """One word for each of m positions: logp (m, vocab), temperature and chance (m,) → (m,); the best one where there is no warmth."""
+    total = (logp / temperature.clamp(min=1e-3)[:, None]).softmax(-1).cumsum(-1)
+    drawn = (total <= chance[:, None] * total[:, -1:]).sum(-1).clamp(max=logp.shape[-1] - 1)
+    return torch.where(temperature > 0, drawn, logp.argmax(-1))

@@ -1,0 +1,354 @@
+"""Method 4 on a small denoiser of random weights, against a plain loop that is written down here; and what the shipped one says."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes import HashMatcher
+
+from captioners import guidance, registry
+from captioners.decoding import agreement, diversity, generator
+from captioners.methods.prefix_diffusion import SURE, PrefixDiffusion
+from captioners.metrics.text import count_words
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
+from captioners.nets.rounding import TokenKinds, best_sequences
+from captioners.nets.schedules import SCHEDULES, alpha_bars, betas
+from captioners.profiles.store import WEIGHTS
+from captioners.training.prefix_denoiser import parameters_against_clipcap, warm_start
+from captioners.types import SettingsError, to_json
+
+
+def restless(vocab: int) -> PrefixDenoiser:
+    """A denoiser whose words depend on everything it sees, and never get sure."""
+    torch.manual_seed(0)
+    net = PrefixDenoiser(PrefixDenoiserConfig(vocab=vocab, embed=48, dim=48, layers=2, heads=2, hidden=32, image_dim=16, audio_dim=12))
+    for name, parameter in net.named_parameters():
+        if parameter.ndim > 1 and name != "directions":
+            torch.nn.init.normal_(parameter, std=0.2)
+    return net.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def method(embedded) -> PrefixDiffusion:
+    tokenizer = embedded.players.tokenizer
+    net = restless(len(tokenizer))
+    width = {"image": 16, "audio": 12}
+
+    def encode(media):
+        return [SimpleNamespace(pooled=torch.randn(width[m.kind], generator=generator(0, m, 7))) for m in media]
+
+    return PrefixDiffusion(
+        SimpleNamespace(
+            tokenizer=tokenizer,
+            device="cpu",
+            profile="small",
+            weights={},
+            notes=(),
+            start_token=tokenizer.start,
+            encode=encode,
+            prefix_denoiser=lambda: net,
+            ranker=lambda kind: HashMatcher(),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def shipped(embedded) -> PrefixDiffusion:
+    return registry.load("prefix-diffusion", embedded)
+
+
+@pytest.fixture(params=["picture", "sound"])
+def media(request):
+    return request.getfixturevalue(request.param)
+
+
+def settings(method, **values):
+    return method.spec.settings(**{"num_steps": 6, "num_candidates": 3, **values})
+
+
+def texts(result) -> Counter:
+    return Counter(c.caption for c in result.candidates)
+
+
+# ------------------------------------------------------------------------------------------------------- the loop
+
+
+@torch.no_grad()
+def plain_loop(method, media, values) -> str:
+    """One candidate by hand: DDIM in closed form, two branches, no batch, no scheduler."""
+    players, model = method.players, method.players.prefix_denoiser()
+    kinds, source = TokenKinds.of(players.tokenizer), generator(values["seed"], media, 0)
+    torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
+    tags, order = torch.tensor([players.start_token(media.kind)]), torch.tensor([0])
+    full = model.prefix({media.kind: players.encode([media])[0].pooled[None]}, order, tags)
+    none = model.prefix({}, order, tags)
+    n, count = values["length"] + 3, torch.tensor([values["length"]])
+    x = values["temperature"] * torch.randn(model.config.canvas, model.config.embed, generator=source)[None, :n]
+    levels = alpha_bars(values["schedule"])
+    times = [999 - i * (1000 // values["num_steps"]) for i in range(values["num_steps"])]
+    believed, forbidden = None, ~(kinds.begins | kinds.goes_on)
+    forbidden[kinds.end] = False
+    for t, s in zip(times, [*times[1:], None], strict=True):
+        cond, uncond = (model(x, levels[t][None], p, count, believed).masked_fill(forbidden, -torch.inf) for p in (full, none))
+        logp = guidance.normalise(guidance.cfg(cond, uncond, values["guidance_scale"]))
+        believed = logp.exp() @ model.table()
+        a, b = levels[t], torch.tensor(1.0) if s is None else levels[s]
+        x = b.sqrt() * believed + (1 - b).sqrt() * (x - a.sqrt() * believed) / (1 - a).sqrt()
+    return players.tokenizer.decode(best_sequences(logp, kinds, count)[0].tolist())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
+def test_a_caption_is_what_the_plain_loop_says(method, media, scale, monkeypatch):
+    monkeypatch.setattr("captioners.methods.prefix_diffusion.SURE", 2.0)
+    values = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule="square", num_steps=10, order="together")
+    assert method.caption(media, values).caption == plain_loop(method, media, values)
+
+
+def test_a_row_that_is_sure_is_not_asked_again(method, picture, monkeypatch):
+    values = settings(method, num_candidates=2, num_steps=40, schedule="square", length=5, order="together")
+    calls, vectors = [], PrefixDenoiser.vectors
+    monkeypatch.setattr(PrefixDenoiser, "vectors", lambda net, x, *rest: calls.append(len(x)) or vectors(net, x, *rest))
+    asked = {}
+    for sure in (SURE, 2.0):
+        monkeypatch.setattr("captioners.methods.prefix_diffusion.SURE", sure)
+        calls.clear()
+        assert len(method.caption(picture, values).trace[0].steps) == 40  # every step is told of all the same
+        asked[sure] = sum(calls)
+    assert asked[SURE] < asked[2.0] == 3 * 40  # two candidates, and the second look at the better one
+
+
+def test_a_batch_of_candidates_equals_as_many_runs(method, picture):
+    """The first k of n candidates are the k candidates, whatever stands beside them."""
+    many = texts(method.caption(picture, settings(method, num_candidates=6)))
+    for n in (1, 3):
+        few = texts(method.caption(picture, settings(method, num_candidates=n)))
+        assert not few - many
+
+
+def test_rows_of_a_batch_do_not_see_each_other(method, picture, sound, draw):
+    media = [picture, sound, draw(3), picture]
+    values = [
+        settings(method, guidance_scale=2.0, num_steps=12),
+        settings(method, sampler="dpm-solver++", schedule="linear"),
+        settings(method, length=15, temperature=1.0),
+        settings(method, seed=4, num_candidates=1, ranking="mbr"),
+    ]
+    for m, s, together in zip(media, values, method.caption_batch(media, values), strict=True):
+        alone = method.caption(m, s)
+        assert texts(together) == texts(alone) and together.caption == alone.caption
+        assert together.trace[0].cond == pytest.approx(alone.trace[0].cond, abs=0.05)
+
+
+def test_the_same_seed_gives_the_same_caption_and_another_one_another(method, media):
+    first, again, other = (texts(method.caption(media, settings(method, seed=s))) for s in (1, 1, 2))
+    assert first == again != other
+
+
+def test_settled_words_grow_in_number_and_stay(method, picture):
+    """After step k of K a share k / K of the positions is final, and what is final does not change any more."""
+    steps = list(method.stream(picture, settings(method, num_candidates=1, num_steps=8)))[:-2]  # the last one rounds
+    before: dict[int, str] = {}
+    for step in steps:
+        final = {i: t.text for i, t in enumerate(step.tokens) if t.state == "final"}
+        assert before.items() <= final.items()
+        assert len(final) <= len(step.tokens) * step.position // 8
+        before = final
+
+
+def test_a_stream_ends_with_the_caption(method, media):
+    steps = list(method.stream(media, settings(method, guidance_scale=1.5)))
+    result = method.caption(media, settings(method, guidance_scale=1.5))
+    assert len(steps) == 7 and all(s.result is None for s in steps[:-1])
+    assert steps[-1].result.caption == result.caption and texts(steps[-1].result) == texts(result)
+    assert [s.position for s in steps[:-1]] == [1, 2, 3, 4, 5, 6]
+    assert all(len(s.others) == 2 for s in steps)
+
+
+# -------------------------------------------------------------------------------------------------------- controls
+
+
+@pytest.mark.parametrize("length", [4, 9, 20])
+@pytest.mark.parametrize("order", ["confidence", "together"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_caption_has_the_words_it_was_asked_for(method, media, length, temperature, order):
+    result = method.caption(media, settings(method, length=length, temperature=temperature, order=order))
+    assert {count_words(c.caption) for c in result.candidates} == {length}
+
+
+ENDS = {
+    "guidance_scale": (0, 5),
+    "num_candidates": (1, 64),
+    "num_steps": (5, 1000),
+    "length": (4, 20),
+    "temperature": (0, 2),
+    "seed": (0, 2**31 - 1),
+    "ranking": ("ranker", "mbr"),
+    "order": ("confidence", "together"),
+    "sampler": ("ddim", "dpm-solver++"),
+    "schedule": tuple(SCHEDULES),
+}
+
+
+def test_every_control_is_tried():
+    assert set(ENDS) == {c.name for c in PrefixDiffusion.spec.controls}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, some in ENDS.items() for value in some])
+def test_controls_at_both_ends(method, picture, name, value):
+    few = {"num_candidates": 1} if value == 1000 else {}
+    result = method.caption(picture, settings(method, **few, **{name: value}))
+    special = [method.players.tokenizer.piece(i) for i in method.players.tokenizer.special_ids]
+    for candidate in result.candidates:
+        assert candidate.caption and not any(token in candidate.caption for token in special)
+    assert len(result.candidates) == result.settings["num_candidates"]
+    assert all(-1e4 < entry.cond <= 1e-6 and -1e4 < entry.uncond <= 1e-6 for entry in result.trace)
+    assert to_json(result)
+
+
+def test_settings_out_of_range_are_refused(method):
+    for wrong in ({"length": 3}, {"length": 21}, {"num_steps": 4}, {"temperature": 2.1}, {"sampler": "euler"}, {"ranking": "best"}):
+        with pytest.raises(SettingsError):
+            method.spec.settings(**wrong)
+
+
+def test_without_noise_all_positions_start_alike_and_the_first_candidate_is_of_no_seed(method, picture):
+    a, b = (method.caption(picture, settings(method, temperature=0, num_candidates=1, length=8, seed=s)).caption for s in (0, 1))
+    assert a == b
+
+
+# ---------------------------------------------------------------------------------------------------- forced tokens
+
+
+def test_forced_tokens_stay_where_they_are_put(method, media):
+    for forced in ({0: " a", 2: " dog"}, {5: " snow"}, {0: " the", 1: " man", 12: " water"}):
+        result = method.caption(media, method.spec.settings(forced=forced, num_steps=6, num_candidates=4))
+        for position, token in forced.items():
+            assert result.trace[position].token == token
+        for candidate in result.candidates:
+            ids = method.players.tokenizer.encode(candidate.caption)
+            assert len(ids) > max(forced)
+
+
+def test_a_forced_end_ends_the_caption(method, picture):
+    result = method.caption(picture, method.spec.settings(forced={3: "<eos>"}, num_steps=6, num_candidates=2))
+    assert len(result.trace) <= 3 and "<" not in result.caption
+
+
+def test_a_forced_position_beyond_the_canvas_is_refused(method, picture):
+    with pytest.raises(SettingsError, match="past the end"):
+        method.caption(picture, method.spec.settings(forced={200: " dog"}))
+
+
+# ------------------------------------------------------------------------------------------------ trace and ranking
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_the_trace_tells_both_branches_at_every_step(method, media, scale):
+    values = settings(method, guidance_scale=scale, num_candidates=2)
+    result = method.caption(media, values)
+    assert len(result.details["denoising"]) == 6
+    for entry in result.trace:
+        assert len(entry.steps) == 6
+        for step in entry.steps:
+            assert set(step) == {"cond", "uncond", "guided"}
+            if scale == 1:
+                assert step["guided"] == pytest.approx(step["cond"], abs=1e-5)
+        assert entry.cond in [pytest.approx(step["cond"], abs=1e-4) for step in entry.steps]
+        assert entry.kl >= -1e-5
+    assert any(abs(s["cond"] - s["uncond"]) > 1e-3 for e in result.trace for s in e.steps)  # the prefix matters
+
+
+def test_ranking_by_the_ranker_and_by_agreement(method, picture):
+    by_ranker, by_agreement = (method.caption(picture, settings(method, num_candidates=5, ranking=r)) for r in ("ranker", "mbr"))
+    assert texts(by_ranker) == texts(by_agreement)
+    vectors = HashMatcher().embed_text([HashMatcher.prompt + c.caption for c in by_ranker.candidates])
+    seen = HashMatcher().embed_media([picture])[0]
+    assert [c.score for c in by_ranker.candidates] == pytest.approx((vectors @ seen).tolist(), abs=1e-5)
+    for result in (by_ranker, by_agreement):
+        scores = [c.score for c in result.candidates]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_agreement_by_hand():
+    a, b, c = agreement(["a dog runs", "a dog sits", "snow"])
+    assert (a, b, c) == pytest.approx((0.3, 0.3, 0))  # of 5 + 5 words and pairs: a, dog, a dog: 6 / 10, halved
+    found = diversity(["a dog runs", "a dog sits", "snow"])
+    assert found == pytest.approx({"distinct": 1, "dist-1": 5 / 7, "dist-2": 3 / 4, "agreement": 0.2})
+
+
+def test_diversity_is_told_of_several_candidates_only(method, picture):
+    assert "diversity" not in method.caption(picture, settings(method, num_candidates=1)).details
+    assert method.caption(picture, settings(method)).details["diversity"] == diversity(
+        [c.caption for c in method.caption(picture, settings(method)).candidates]
+    )
+
+
+# -------------------------------------------------------------------------------------------------- net and training
+
+
+def test_the_word_itself_is_heard_as_bayes_says():
+    """With a network that says nothing, the head's distribution is the posterior q(word | x_t) under equal priors."""
+    net = restless(50)
+    net.bias.zero_()
+    net.leave.weight.zero_()
+    net.leave.bias.zero_()
+    x, level = torch.randn(1, 3, 48), torch.tensor([0.3])
+    prefix = net.prefix({}, torch.tensor([0]), torch.tensor([0]))
+    distance = (x[:, :, None] - level.sqrt() * net.table()).square().sum(-1)
+    expected = (-distance / (2 * (1 - level))).log_softmax(-1)
+    assert torch.allclose(net(x, level, prefix, torch.tensor([0])).log_softmax(-1), expected, atol=1e-4)
+
+
+def test_positions_that_are_not_there_change_nothing():
+    net = restless(50)
+    prefix, level, count = (
+        net.prefix({"image": torch.randn(1, 16)}, torch.tensor([0]), torch.tensor([3])),
+        torch.tensor([0.2]),
+        torch.tensor([5]),
+    )
+    x = torch.randn(1, 9, 48)
+    there = (torch.arange(9) < 6)[None]
+    assert torch.allclose(net(x, level, prefix, count, None, there)[:, :6], net(x[:, :6], level, prefix, count), atol=1e-4)
+
+
+def test_a_warm_start_keeps_the_decoders_words_and_layers():
+    decoder = CaptionDecoder(CaptionerConfig(vocab=60, dim=48, heads=2))
+    net = PrefixDenoiser(PrefixDenoiserConfig(vocab=60, embed=48, dim=48, heads=2))
+    warm_start(net, decoder)
+    tokens = decoder.tokens.weight - decoder.tokens.weight.mean(0)
+    like = torch.nn.functional.normalize(tokens, dim=1)
+    assert torch.allclose(net.table() @ net.table().T / 48, like @ like.T, atol=1e-4)  # all components kept: all angles kept
+    assert torch.equal(net.blocks[3].mlp[0].weight, decoder.blocks[3].mlp[0].weight)
+
+
+def test_fewer_parameters_than_a_clipcap_of_the_same_encoder():
+    ours, theirs = parameters_against_clipcap(PrefixDenoiserConfig())
+    assert ours == sum(p.numel() for p in PrefixDenoiser(PrefixDenoiserConfig()).parameters())
+    assert ours < theirs
+
+
+def test_a_clean_word_is_taken_for_what_it_is():
+    net = restless(50)
+    ids, prefix = torch.tensor([[3, 20, 41]]), net.prefix({}, torch.tensor([0]), torch.tensor([0]))
+    level = torch.tensor([[1.0, 0.01, 1.0]])
+    x = torch.where((level == 1)[..., None], net.embed(ids), torch.randn(1, 3, 48))
+    said = net(x, level, prefix, torch.tensor([0])).argmax(-1)
+    assert said[0, 0] == 3 and said[0, 2] == 41
+
+
+def test_schedules_are_not_of_the_weights(method, picture):
+    """The net is told the level of the noise and not the time, so every schedule may be asked of it."""
+    assert len({method.caption(picture, settings(method, schedule=name, num_candidates=1)).caption for name in SCHEDULES}) > 1
+    assert betas("square").shape == betas("linear").shape
+
+
+# ------------------------------------------------------------------------------------------------------ as shipped
+
+
+@pytest.mark.skipif(not (WEIGHTS / "prefix-diffusion.safetensors").exists(), reason="its weights are not trained yet")
+def test_what_is_shipped_says_something_of_its_kind(shipped, media):
+    result = shipped.caption(media, shipped.spec.settings(num_steps=15))
+    assert 3 <= count_words(result.caption) <= 20
+    assert result.trace and result.details["diversity"]["distinct"] > 0.5
