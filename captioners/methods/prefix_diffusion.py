@@ -61,6 +61,7 @@ class PrefixDiffusion(Captioner):
         controls=CONTROLS,
         formula="x₀ = Σ p(w)·e_w,  log p = u + γ·(c − u)",
         branches=("with prefix", "without"),
+        off={"num_candidates": 1},  # picking the best of many is what guides here
     )
 
     @torch.no_grad()
