@@ -67,3 +67,8 @@ def embedded() -> Profile:
 @pytest.fixture(scope="session")
 def cfg(embedded) -> Captioner:
     return registry.load("cfg", embedded)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests come last: while they run, made-up methods stand in the register and Playwright's event loop is open."""
+    items.sort(key=lambda item: "browser" in item.path.parts)
