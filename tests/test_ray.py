@@ -11,6 +11,7 @@ from PIL import Image
 
 from captioners.evaluation.core import evaluate
 from captioners.evaluation.on_ray import OnRay
+from captioners.profiles.base import load_profile
 from captioners.types import CaptionLabError
 
 
@@ -29,7 +30,7 @@ def test_two_workers_one_of_them_killed_give_the_same_numbers(tmp_path, draw, em
             os.kill(engine.pids[0], signal.SIGKILL)
 
     report = evaluate(embedded, tmp_path, ["cfg"], batch_size=2, engine=engine, progress=kill_one)
-    plain = evaluate(embedded, tmp_path, ["cfg"], batch_size=2)
+    plain = evaluate(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2)  # a new one: it has seen none of the pictures
     assert killed
     assert len({*engine.pids}) == 2
     for run in (*report["runs"], *plain["runs"]):

@@ -15,6 +15,7 @@ from PIL import Image
 from captioners.cli import main
 from captioners.evaluation.core import evaluate
 from captioners.evaluation.work import Worker
+from captioners.profiles.base import load_profile
 from captioners.types import CaptionLabError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,7 +108,7 @@ def test_weights_that_changed_since_the_kill_are_refused(pictures, monkeypatch):
         evaluate(profile(), pictures, batch_size=3, journal=journal)
 
 
-def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw, embedded, capsys):
+def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw, capsys):
     """SIGKILL on the real thing, the embedded models included."""
     (tmp_path / "images").mkdir()
     for i in range(12):
@@ -128,6 +129,6 @@ def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw,
     assert main(command) == 0
     assert "Going on with" in capsys.readouterr().err
     assert not journal.exists()
-    plain = evaluate(embedded, tmp_path, ["cfg"], batch_size=1)
+    plain = evaluate(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1)  # a new one: it has seen none of the pictures
     assert alike(timeless(json.loads(out.read_text())), timeless(json.loads(json.dumps(plain))))
     assert len(list((tmp_path / "features").rglob("*.npy"))) == 12
