@@ -69,6 +69,16 @@ def cfg(embedded) -> Captioner:
     return registry.load("cfg", embedded)
 
 
+@pytest.fixture
+def one_thread(monkeypatch):
+    """This process and those it starts add up in the same order, so that their numbers can be compared exactly."""
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browser tests come last: while they run, made-up methods stand in the register and Playwright's event loop is open."""
     items.sort(key=lambda item: "browser" in item.path.parts)
