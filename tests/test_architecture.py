@@ -24,7 +24,8 @@ LAYERS: dict[str, set[str]] = {
     "continuations": {"text"},
     "decoding": {"guidance", "text", "types"},
     "denoising": {"decoding", "guidance", "text", "types"},
-    "profiles": {"nets", "text", "types"},
+    "allocator": set(),
+    "profiles": {"allocator", "nets", "text", "types"},
     "registry": {"methods", "profiles", "types"},  # it finds the methods and hands them a profile's players
     "methods": {"continuations", "controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
     "metrics": {"sound_classes", "types"},
@@ -32,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
     "bench": {"evaluation", "guidance", "nets", "profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types"},
-    "training": {"evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
+    "training": {"allocator", "evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {"controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},
     "__init__": {"lab", "media", "registry", "types"},
     "__main__": {"cli"},

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from captioners.allocator import keep_freed_memory
 from captioners.types import CaptionLabError, Media, Modality
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def load_profile(name: str = "embedded", device: str = "auto", models: str | Non
     """The profile's two sides; weights are read when first used. `models` and `checkpoints` say which, in the hub profile."""
     if name not in PROFILES:
         raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
+    keep_freed_memory()
     module = import_module(f"captioners.profiles.{name}")
     if name == "hub":
         return module.profile(pick_device(device), models, tuple(checkpoints))

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from captioners.allocator import keep_freed_memory
 from captioners.profiles.store import WEIGHTS, find_part
 
 
@@ -74,6 +75,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
     import torch
 
+    keep_freed_memory()
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
     module = (HUB_PARTS if job.profile == "hub" else PARTS)[name]
     metrics = import_module(f"captioners.training.{module}").train(name, job)
