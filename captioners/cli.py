@@ -119,6 +119,7 @@ def build_parser() -> Parser:
     train.add_argument("--seed", type=int, default=0, metavar="N")
     train.add_argument("--epochs", type=float, metavar="N", help="instead of the part's own number")
     train.add_argument("--from", dest="start", type=Path, metavar="DIR", help="go on from the weights in this folder")
+    train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another size for the part's network")
     train.add_argument("--final", action="store_true", help="audio parts: train on the development fold too")
     return parser
 
@@ -323,6 +324,7 @@ def train_command(args: argparse.Namespace) -> None:
         args.start,
         profile=args.profile,
         models=args.models,
+        sizes=tuple(assigned(a, "NAME=VALUE") for a in args.set),
     )
     print(json.dumps(to_json(train(args.part, job)), indent=1))
 
@@ -335,13 +337,19 @@ def with_seed(args: argparse.Namespace) -> list[str]:
     return args.set + ([] if args.seed is None else [f"seed={args.seed}"])
 
 
+def assigned(assignment: str, form: str) -> tuple[str, str]:
+    """The two sides of what was given with `--set`."""
+    name, equals, value = assignment.partition("=")
+    if not equals:
+        raise SettingsError(f"--set {assignment} is not possible: write {form}.")
+    return name, value
+
+
 def settings_for(specs: list[Spec], assignments: Sequence[str], forced: dict[str, str] = {}) -> dict[str, Settings]:
     """`NAME=VALUE` goes to every method that has such a control, `METHOD.NAME=VALUE` to one and comes last."""
     values: dict[str, dict[str, str]] = {spec.id: {} for spec in specs}
     for assignment in sorted(assignments, key=lambda a: "." in a.partition("=")[0]):
-        target, equals, value = assignment.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {assignment} is not possible: write NAME=VALUE or METHOD.NAME=VALUE.")
+        target, value = assigned(assignment, "NAME=VALUE or METHOD.NAME=VALUE")
         method, _, name = target.rpartition(".")
         if method and method not in values:
             raise SettingsError(f"--set {assignment} is for a method that was not chosen: choose from {', '.join(values)}.")

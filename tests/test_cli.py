@@ -214,9 +214,12 @@ def test_train_hands_its_options_to_the_part(capsys, tmp_path, monkeypatch):
         "--epochs",
         0.5,
         "--final",
+        "--set",
+        "dim=96",
     ]
     code, out, _ = run(capsys, *argv)
     ((name, job),) = jobs
+    assert job.sizes == (("dim", "96"),)
     assert (code, json.loads(out)) == (0, {"loss": 1.5})
     assert (name, job.out, job.seed, job.epochs, job.final, job.device) == ("cfg", tmp_path / "out", 3, 0.5, True, "auto")
     assert job.out.is_dir()

@@ -15,10 +15,11 @@ from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.profiles.store import save_part
 from captioners.sound_classes import MUSIC, SOUND_CLASSES, VOICES
-from captioners.training import PARTS, Job, corpus
+from captioners.training import PARTS, Job, corpus, train
 from captioners.training.captioner import warm_start
 from captioners.training.loop import _warmup_cosine, fit
 from captioners.training.sound_captions import FOUND_BY_HAND_ONLY, LONGEST, MOST, captions_by_class, joined
+from captioners.types import CaptionLabError
 
 EPOCHS, STEPS = 4, 12
 
@@ -284,3 +285,30 @@ def test_two_sounds_make_one_caption():
     made = {joined("a dog barks", "rain falls", random.Random(seed)) for seed in range(20)}
     assert "a dog barks while rain falls" in made
     assert all("a dog barks" in text and "rain falls" in text for text in made)
+
+
+# -------------------------------------------------------------------------------------------------- other sizes
+
+
+def test_a_part_can_be_trained_in_another_size(job):
+    larger = replace(job, sizes=(("dim", "96"), ("dropout", "0.25")))
+    config = larger.sized(CausalLMConfig(vocab=50))
+    assert (config.vocab, config.dim, config.dropout) == (50, 96, 0.25)
+    assert job.sized(CausalLMConfig()) == CausalLMConfig()
+
+
+@pytest.mark.parametrize(("size", "says"), [(("width", "9"), "choose from vocab, dim"), (("dim", "wide"), "dim=wide is not possible")])
+def test_a_size_that_is_not_possible_is_refused(job, size, says):
+    with pytest.raises(CaptionLabError, match=says):
+        replace(job, sizes=(size,)).sized(CausalLMConfig())
+
+
+def test_a_part_whose_network_is_given_has_no_other_size(job):
+    with pytest.raises(CaptionLabError, match="leave --set out"):
+        train("image-encoder", replace(job, sizes=(("dim", "9"),)))
+
+
+def test_runs_of_different_sizes_do_not_go_on_from_each_other(job):
+    run(job)
+    _, other = run(replace(job, sizes=(("dim", "9"),)), seed=5)
+    assert other["history"] != run(job)[1]["history"]

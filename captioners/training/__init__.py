@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from captioners.allocator import keep_freed_memory
 from captioners.profiles.store import WEIGHTS, find_part
+from captioners.types import CaptionLabError
+
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,23 @@ class Job:
     quiet: bool = False
     profile: str = "embedded"
     models: str | None = None  # hub profile: the file that names its models
+    sizes: tuple[tuple[str, str], ...] = ()  # (name, value): fields of the part's configuration that are not its own
 
     def find(self, name: str) -> Path:
         """Another part's weights: the output folder's first, then the shipped ones."""
         return find_part(name, self.out, WEIGHTS)
+
+    def sized(self, config: Config) -> Config:
+        """A part's configuration with what was asked to be different."""
+        kinds = {f.name: type(getattr(config, f.name)) for f in fields(config)}
+        for name, value in self.sizes:
+            if name not in kinds:
+                raise CaptionLabError(f"This part has no size called {name!r}: choose from {', '.join(kinds)}.")
+            try:
+                config = replace(config, **{name: kinds[name](value)})
+            except ValueError:
+                raise CaptionLabError(f"{name}={value} is not possible: give a value like {getattr(config, name)!r}.") from None
+        return config
 
 
 Part = Callable[[Job], dict[str, Any]]
@@ -70,11 +86,16 @@ HUB_PARTS: dict[str, str] = {
     "prefix-diffusion": "hub.prefix_denoiser",
 }
 
+# parts whose network is given
+FIXED = {"embedded": ("tokenizer", "image-encoder", "audio-encoder"), "hub": ("cfg", "audibility", "visibility")}
+
 
 def train(name: str, job: Job) -> dict[str, Any]:
     """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
     import torch
 
+    if job.sizes and name in FIXED[job.profile]:
+        raise CaptionLabError(f"The size of {name} is given: leave --set out.")
     keep_freed_memory()
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
     module = (HUB_PARTS if job.profile == "hub" else PARTS)[name]

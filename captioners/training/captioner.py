@@ -127,7 +127,7 @@ class Pairs:
 def train(name: str, job: Job) -> dict[str, Any]:
     """First towards likelihood, then self-critically; with `--from`, the second alone."""
     pairs = Pairs.load(job)
-    config = CaptionerConfig(vocab=len(pairs.tokenizer))
+    config = job.sized(CaptionerConfig(vocab=len(pairs.tokenizer)))
     torch.manual_seed(job.seed)
     decoder = CaptionDecoder(config)
     report: dict[str, Any] = {}

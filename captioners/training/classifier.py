@@ -75,9 +75,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     learned = [row for i, row in enumerate(rows) if i % HELD_OUT]
     learned += [(tokenizer.encode(text), label) for text, label in captions_too(name, job)]
     if name == "audibility-judge":
-        config, make = BagClassifierConfig(vocab=len(tokenizer)), BagClassifier
+        config, make = job.sized(BagClassifierConfig(vocab=len(tokenizer))), BagClassifier
     else:
-        config, make = TextClassifierConfig(vocab=len(tokenizer)), TextClassifier
+        config, make = job.sized(TextClassifierConfig(vocab=len(tokenizer))), TextClassifier
     steps = len(learned) // BATCH
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -66,7 +66,7 @@ def packs(tokenizer: CaptionTokenizer, rows: dict[str, list[list[int]]], rng: ra
 def _train_guide(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     rows = {d: tokenizer.encode_all(texts) for d, texts in captions_of(job, 0).items()}
-    config, size = CausalLMConfig(vocab=len(tokenizer)), GUIDE["batch"]
+    config, size = job.sized(CausalLMConfig(vocab=len(tokenizer))), GUIDE["batch"]
     steps = sum(len(r) + 2 for some in rows.values() for r in some) // PACK // size - 8
 
     def batches(epoch: int) -> Iterator[Tensor]:
@@ -99,7 +99,7 @@ def bucketed(rows: list[list[int]], size: int, rng: random.Random) -> list[list[
 def _train_judge(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     rows = [[tokenizer.bos, *r, tokenizer.eos] for texts in captions_of(job, 1).values() for r in tokenizer.encode_all(texts)]
-    config, size = RecurrentLMConfig(vocab=len(tokenizer)), JUDGE["batch"]
+    config, size = job.sized(RecurrentLMConfig(vocab=len(tokenizer))), JUDGE["batch"]
 
     def batches(epoch: int) -> Iterator[Tensor]:
         for some in bucketed(rows, size, random.Random(job.seed * 1000 + epoch)):

@@ -54,7 +54,8 @@ def fit(
     average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(ema), use_buffers=True).to(accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
 
-    checkpoint = job.cache / "checkpoints" / f"{name}-seed{job.seed}-{epochs}.pt"
+    which = "-".join([name, f"seed{job.seed}", str(epochs), *map("=".join, job.sizes)])
+    checkpoint = job.cache / "checkpoints" / f"{which}.pt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     history: list[dict[str, float]] = []
     best: dict[str, Any] = {"value": -math.inf, "state": None}

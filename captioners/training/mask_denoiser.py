@@ -81,6 +81,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         **{f"{kind}_codes": net.config.codes for kind, net in vq.items()},
         **{f"{kind}_cells": getattr(decoder.config, f"{kind}_cells") for kind in ("image", "audio")},
     )
+    config = job.sized(config)
     model = MaskDenoiser(config)
     warm_start(model, decoder, {kind: net.codebook for kind, net in vq.items()}, tokenizer.mask, tokenizer.eos)
 

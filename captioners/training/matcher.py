@@ -135,7 +135,7 @@ def pretrain_text(name: str, job: Job, config: MatcherConfig, tokenizer: Caption
 
 
 def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
-    config, tokenizer = ROLES[role], load_tokenizer(job)
+    config, tokenizer = job.sized(ROLES[role]), load_tokenizer(job)
     tower, pretraining = pretrain_text(name, job, config, tokenizer)
     torch.manual_seed(job.seed)
     model = MatcherNet(config)
@@ -180,7 +180,7 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
 
 def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
     """Captions belong to classes, so a clip matches every caption of what is heard in it; half of two sounds, half a match."""
-    config, tokenizer, sounds = ROLES[role], load_tokenizer(job), sound_pairs(job)
+    config, tokenizer, sounds = job.sized(ROLES[role]), load_tokenizer(job), sound_pairs(job)
     torch.manual_seed(job.seed)
     model = MatcherNet(config)
     weights = job.find(f"image-{role}")

@@ -139,7 +139,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
     weights = job.find("cfg")
     decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
     material = load_material(job, tokenizer, decoder)
-    config = PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=material.pictures.shape[-1], audio_dim=material.heard.shape[-1])
+    widths = {"image_dim": material.pictures.shape[-1], "audio_dim": material.heard.shape[-1]}
+    config = job.sized(PrefixDenoiserConfig(vocab=len(tokenizer), **widths))
     torch.manual_seed(job.seed)
     model = PrefixDenoiser(config)
     warm_start(model, decoder)

@@ -1,8 +1,8 @@
 """The last rounds of part `cfg`: self-critical training (arXiv 1612.00563) of the conditional branch.
 
 Captions are drawn from the model, rewarded by CIDEr-D against the five references and by how much better the ranker matches them to
-their own picture than to others, and made likelier or less likely than their siblings. The unconditional branch learns the drawn
-captions by likelihood, so that it stays the marginal of what the conditional branch says; sounds and human captions go on as before.
+their own picture than to others, and made likelier or less likely than their siblings. Along them the unconditional branch learns what the
+conditional one says of the next token, averaged over pictures: it stays the marginal. Sounds and human captions go on as before.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def fit_rewards(name: str, job: Job, decoder: CaptionDecoder, pairs: Pairs, save
         rewarded = policy_loss(logits / TEMPERATURE, targets, found.to(device), tokenizer.pad)
         few = torch.arange(0, len(ids), SAMPLES, device=device)  # one caption of each picture
         alone, _ = model(ids[few, :-1], condition[few].removed())
-        marginal = F.cross_entropy(alone.flatten(0, 1), targets[few].flatten(), ignore_index=tokenizer.pad)
+        said = targets[few] != tokenizer.pad
+        marginal = F.cross_entropy(alone[said], logits[few][said].detach().softmax(-1))
         return rewarded + MARGINAL * marginal + LIKELIHOOD * pairs.likelihood(model, examples)
 
     _, report = fit(job, name, decoder, batches, STEPS, loss, pairs.evaluate, ROUNDS, LR, "cider", save=save, weight_decay=0.0, ema=0.98)

@@ -45,7 +45,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         told = [torch.tensor([classes.index(heard[0]) for heard in some]) for some in ([sounds.heard[i] for i in single], sounds.dev_heard)]
         probe = (sounds.grids[single], held_out, *(F.one_hot(t, len(classes)).float() for t in told))
     decoder = load_decoder(job)
-    config = VQConfig(codes=CODES[name], dim=decoder.config.dim, media_dim=learned.shape[2])
+    config = job.sized(VQConfig(codes=CODES[name], dim=decoder.config.dim, media_dim=learned.shape[2]))
     model = VQAutoencoder(config)
     model.enter.load_state_dict(decoder.enter[name.split("-")[0]].state_dict())
     model.enter.requires_grad_(False)

@@ -37,7 +37,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     pairs, library, tokenizer = Pairs.load(job), library_of(job), load_tokenizer(job)
     codes = PictureCodes(library)
     eyes = {"image_codes": codes.count, "image_cells": codes.side**2, "image_rows": codes.side}
-    config = MaskDenoiserConfig(vocab=len(tokenizer), **SIZES, **eyes)
+    config = job.sized(MaskDenoiserConfig(vocab=len(tokenizer), **SIZES, **eyes))
     net = MaskDenoiser(config)
     tag = tokenizer.start("image")
 

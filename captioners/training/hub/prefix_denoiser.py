@@ -56,7 +56,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     pairs, library, tokenizer = Pairs.load(job), library_of(job), load_tokenizer(job)
     clip, kinds = ClipMatcher("image-ranker", library), TokenKinds.of(tokenizer)
     width = clip.embed_text(["a"]).shape[-1]
-    config = PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=width, **SIZES)
+    config = job.sized(PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=width, **SIZES))
     learner = PrefixLoss(PrefixDenoiser(config), tokenizer.start("image"))
 
     def batch(media: list[Media], captions: list[str], keep: list[bool]) -> Batch:
