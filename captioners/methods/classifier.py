@@ -39,7 +39,7 @@ CONTROLS = (
     NUM_CANDIDATES.but(help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {DRAWN_AT}."),
     number("classifier_weight", "Classifier weight λ1", "How much being audible (or visible) counts; 0 is off.", 0.6, 0, 2, 0.1),
     number("fluency_weight", "Fluency weight λ0", "How much staying near the language model counts.", 0.2, 0, 2, 0.1),
-    number("relevance_weight", "Relevance weight λ2", "How much matching the input counts; 0 is off.", 1.0, 0, 4, 0.1),
+    number("relevance_weight", "Relevance weight λ2", "How much matching the input counts; 0 is off.", 0.4, 0, 4, 0.1),
     number("num_steps", "Gradient steps", "How often the context is moved before each token.", 10, 1, 20, 1),
     number("top_k", "Tokens considered", "How many of the likeliest next tokens are considered; the paper has 512.", 512, 8, 1024, 8),
     choice(
