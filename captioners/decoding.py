@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import torch
@@ -202,7 +202,8 @@ def agreement(texts: Sequence[str]) -> list[float]:
     def shared(a: Counter, b: Counter) -> float:
         return 2 * (a & b).total() / max(1, a.total() + b.total())
 
-    return [sum(shared(a, b) for j, b in enumerate(bags) if j != i) / max(1, len(bags) - 1) for i, a in enumerate(bags)]
+    pairs = {(i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)}  # (a, b) share what (b, a) share
+    return [sum(pairs[min(i, j), max(i, j)] for j in range(len(bags)) if j != i) / max(1, len(bags) - 1) for i in range(len(bags))]
 
 
 def diversity(texts: Sequence[str]) -> dict[str, float]:

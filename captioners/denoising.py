@@ -12,9 +12,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from captioners import guidance
@@ -61,15 +63,11 @@ class Words:
     """Hidden vectors → logits: h · e + bias for each word e."""
 
     table: Tensor  # (vocab, d)
-    forbidden: Tensor  # (vocab,) True for what a caption may not hold
-    bias: Tensor | None = None  # (vocab,)
+    bias: Tensor  # (vocab,), −inf for what a caption may not hold
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, d) → (…, vocab), −inf on what is forbidden."""
-        logits = hidden @ self.table.T
-        if self.bias is not None:
-            logits = logits + self.bias
-        return logits.index_fill_(-1, self.forbidden.nonzero()[:, 0], -torch.inf)
+        """(…, d) → (…, vocab)."""
+        return F.linear(hidden, self.table, self.bias)
 
     def logp(self, hidden: Tensor) -> Tensor:
         """(…, d) → log-probabilities (…, vocab)."""
@@ -84,7 +82,6 @@ class Canvas:
     covered: Tensor  # (rows, n) True where a position is still masked
     settled: Tensor  # (rows, n) True where a word will not change any more
     decided: Tensor  # (rows, n): the step whose distribution the word was taken from
-    logp: Tensor  # (rows, n): the guided log-probability it had there
 
 
 class Process(ABC):
@@ -106,8 +103,11 @@ class Process(ABC):
         """The second branch's hidden vectors (steps, n, d) over all states that this row had: one pass."""
 
     @abstractmethod
-    def advance(self, rows: Tensor, k: int, hidden: Tensor, guided: Tensor) -> None:
-        """Move the rows' states to step k + 1 and write the canvas: guided vectors (r, n, d), log-probabilities (r, n, vocab)."""
+    def advance(self, rows: Tensor, k: int, hidden: Tensor) -> None:
+        """Move the rows' states to step k + 1 and write the canvas, by guided vectors (r, n, d).
+
+        A distribution over all words is made only at positions that are still open: it is what costs most.
+        """
 
     def details(self, row: int) -> dict[str, Any]:
         """What else a Result should tell of this row."""
@@ -119,13 +119,13 @@ class Moment:
     """One step of all rows that took it."""
 
     rows: Tensor  # (r,)
+    second: Tensor  # (s,)
     cond: Tensor  # (r, n, d)
     uncond: Tensor  # (s, n, d)
-    second: Tensor  # (s,)
+    guided: Tensor  # (r, n, d)
     tokens: Tensor  # (all rows, n) and so on: the canvas after the step
     covered: Tensor
     settled: Tensor
-    logp: Tensor  # (all rows, n), of the words on the canvas now
 
 
 @dataclass
@@ -141,64 +141,77 @@ class History:
     def add(self, rows: Tensor, second: Tensor, cond: Tensor, uncond: Tensor, guided: Tensor) -> None:
         """One step, after the canvas was written."""
         canvas = self.process.canvas
-        logp = self.moments[-1].logp.clone() if self.moments else torch.zeros_like(canvas.logp)
-        logp[rows] = guided.gather(-1, canvas.tokens[rows][..., None])[..., 0]
-        self.moments.append(Moment(rows, cond, uncond, second, canvas.tokens.clone(), canvas.covered.clone(), canvas.settled.clone(), logp))
+        shown = canvas.tokens.clone(), canvas.covered.clone(), canvas.settled.clone()
+        self.moments.append(Moment(rows, second, cond, uncond, guided, *shown))
 
-    def text(self, row: int, moment: Moment | None = None) -> str:
+    def text(self, row: int) -> str:
         """The row's words, as far as there are any."""
-        moment = moment or self.moments[-1]
-        ids, covered = (x[row, : self.rows[row].length].tolist() for x in (moment.tokens, moment.covered))
+        ids, covered = (x[row, : self.rows[row].length].tolist() for x in (self.moments[-1].tokens, self.moments[-1].covered))
         return self.tokenizer.decode([i for i, gone in zip(ids, covered, strict=True) if not gone])
 
     def step_tokens(self, row: int, k: int) -> list[StepToken]:
         """The row's caption after its k-th step."""
         moment, n = self.moments[k], self.rows[row].length
-        columns = (x[row, :n].tolist() for x in (moment.tokens, moment.covered, moment.settled, moment.logp))
+        logp = self.process.words.logp(moment.guided[moment.rows == row][0, :n])
+        return self.shown(row, k, logp.gather(-1, moment.tokens[row, :n, None])[:, 0])
+
+    def shown(self, row: int, k: int, logp: Tensor) -> list[StepToken]:
+        """The same, where the words' guided log-probabilities (n,) are known."""
+        moment, n = self.moments[k], self.rows[row].length
+        columns = (x.tolist() for x in (moment.tokens[row, :n], moment.covered[row, :n], moment.settled[row, :n], logp))
         last = k == self.rows[row].steps - 1
         found = []
-        for token, covered, settled, logp in zip(*columns, strict=True):
-            shown = StepToken(self.tokenizer.piece(token), "final" if settled or last else "draft", math.exp(logp))
+        for token, covered, settled, value in zip(*columns, strict=True):
+            shown = StepToken(self.tokenizer.piece(token), "final" if settled or last else "draft", math.exp(value))
             found.append(StepToken("", "masked", 0.0) if covered else shown)
         return found
 
-    def trace(self, row: int) -> list[TokenTrace]:
-        """One entry per position, with the distributions that its word was taken from; inside, its log-probabilities along all steps."""
-        mine, words, canvas = self.rows[row], self.process.words, self.process.canvas
+
+class Story:
+    """How one row's caption came about: what both branches and the guided distribution said of its words at every step."""
+
+    def __init__(self, history: History, row: int):
+        self.history, self.row = history, row
+        mine, canvas, moments = history.rows[row], history.process.canvas, history.moments[: history.rows[row].steps]
         n, steps = mine.length, mine.steps
-        cond = torch.stack([m.cond[m.rows == row][0, :n] for m in self.moments[:steps]])  # (steps, n, d)
-        uncond = self._second(row)
-        tokens, decided = canvas.tokens[row, :n], canvas.decided[row, :n]
-        at = torch.arange(n, device=tokens.device)
-        along, distributions = {}, {}
-        vectors = {"cond": cond, "uncond": uncond} | ({"guided": guidance.cfg(cond, uncond, mine.weight)} if mine.weight != 1 else {})
-        for name, hidden in vectors.items():
-            logp = words.logp(hidden)  # (steps, n, vocab)
-            along[name] = logp.gather(-1, tokens.expand(steps, n)[..., None])[..., 0].T.tolist()
-            distributions[name] = logp[decided, at]
+        shown = torch.stack([m.tokens[row, :n] for m in moments])  # (steps, n): the words as they were then
+        self.tokens, decided = canvas.tokens[row, :n], canvas.decided[row, :n]
+        at = torch.arange(n, device=decided.device)
+        self.along, self.distributions = {}, {}  # (steps, n) of the last words, and (n, vocab) that they were taken from
+        for name, hidden in self._vectors(moments).items():
+            logp = history.process.words.logp(hidden)  # (steps, n, vocab)
+            self.along[name] = logp.gather(-1, self.tokens.expand(steps, n)[..., None])[..., 0]
+            self.distributions[name] = logp[decided, at]
+            if name == ("cond" if mine.weight == 1 else "guided"):
+                self.along["guided"], self.distributions["guided"] = self.along[name], self.distributions[name]
+                self.shown = logp.gather(-1, shown[..., None])[..., 0]  # (steps, n)
+
+    def _vectors(self, moments: list[Moment]) -> dict[str, Tensor]:
+        """Hidden vectors (steps, n, d). Where guidance is off, one pass over the kept states gives the second branch's."""
+        mine, process = self.history.rows[self.row], self.history.process
+        cond = torch.stack([m.cond[m.rows == self.row][0, : mine.length] for m in moments])
         if mine.weight == 1:
-            along["guided"], distributions["guided"] = along["cond"], distributions["cond"]
-        columns = TraceColumns(self.tokenizer)
-        for position in range(n):
-            columns.add(tokens[position, None], {name: logp[position, None] for name, logp in distributions.items()})
+            self.history.clock.call(process.calls)
+            return {"cond": cond, "uncond": process.again(self.row, mine.steps)[:, : mine.length]}
+        uncond = torch.stack([m.uncond[m.second == self.row][0, : mine.length] for m in moments])
+        return {"cond": cond, "uncond": uncond, "guided": guidance.cfg(cond, uncond, mine.weight)}
+
+    def trace(self) -> list[TokenTrace]:
+        """One entry per position, with the distributions that its word was taken from; inside, its log-probabilities along all steps."""
+        columns, along = TraceColumns(self.history.tokenizer), {name: logp.T.tolist() for name, logp in self.along.items()}
+        for position, token in enumerate(self.tokens):
+            columns.add(token[None], {name: logp[position, None] for name, logp in self.distributions.items()})
         found = []
-        for entry in columns.row(0, n):
+        for entry in columns.row(0, len(self.tokens)):
             values = zip(*(along[name][entry.position] for name in along), strict=True)
             found.append(dataclasses.replace(entry, steps=[dict(zip(along, step, strict=True)) for step in values]))
         return found
 
-    def _second(self, row: int) -> Tensor:
-        """The second branch's vectors (steps, n, d); where guidance was off, one pass over the kept states gives them."""
-        mine = self.rows[row]
-        if mine.weight != 1:
-            return torch.stack([m.uncond[m.second == row][0, : mine.length] for m in self.moments[: mine.steps]])
-        self.clock.call(self.process.calls)
-        return self.process.again(row, mine.steps)[:, : mine.length]
-
-    def details(self, row: int) -> dict[str, Any]:
-        """How the caption came about, step by step."""
-        steps = [[[t.text, t.state, round(t.probability, 4)] for t in self.step_tokens(row, k)] for k in range(self.rows[row].steps)]
-        return {"denoising": [{"step": k + 1, "tokens": tokens} for k, tokens in enumerate(steps)], **self.process.details(row)}
+    def details(self) -> dict[str, Any]:
+        """Its words step by step, and what the process tells."""
+        steps = [self.history.shown(self.row, k, logp) for k, logp in enumerate(self.shown)]
+        told = [{"step": k + 1, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in tokens]} for k, tokens in enumerate(steps)]
+        return {"denoising": told, **self.history.process.details(self.row)}
 
 
 @torch.no_grad()
@@ -216,11 +229,11 @@ def denoise(
             second = active[weights[active] != 1]
             cond, uncond = process.predict(active, k, second)
             clock.call(process.calls)
-            hidden = cond.clone()
-            pushed = weights[active] != 1
-            hidden[pushed] = guidance.cfg(cond[pushed], uncond, weights[second][:, None])
-            guided = process.words.logp(hidden)
-            process.advance(active, k, hidden, guided)
+            guided = cond
+            if len(second):
+                pushed = weights[active] != 1
+                guided = cond.index_put((pushed,), guidance.cfg(cond[pushed], uncond, weights[second][:, None]))
+            process.advance(active, k, guided)
             history.add(active, second, cond, uncond, guided)
         if live:
             yield [_step(history, item, k) for item in range(len(media))]
@@ -240,6 +253,7 @@ def _step(history: History, item: int, k: int) -> Step:
 
 def _finish(spec: Spec, players, media: Media, settings: Settings, item: int, history: History, clock: Clock, share: int) -> Step:
     mine = _mine(history, item)
+    story = cache(lambda best: Story(history, mine[best]))
     step = finished(
         spec,
         players,
@@ -247,10 +261,10 @@ def _finish(spec: Spec, players, media: Media, settings: Settings, item: int, hi
         settings,
         [history.text(i) for i in mine],
         [history.rows[i].logprob for i in mine],
-        lambda best: history.trace(mine[best]),
+        lambda best: story(best).trace(),
         clock,
         share,
-        lambda best: history.details(mine[best]),
+        lambda best: story(best).details(),
     )
     total = history.rows[mine[0]].steps
     return dataclasses.replace(step, position=total, total=total)

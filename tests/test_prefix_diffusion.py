@@ -141,6 +141,29 @@ def test_rows_of_a_batch_do_not_see_each_other(method, picture, sound, draw):
         assert together.trace[0].cond == pytest.approx(alone.trace[0].cond, abs=0.05)
 
 
+def test_a_row_beside_longer_ones_is_told_step_by_step_as_alone(method, picture, draw):
+    """Padding and what the others have settled change neither the trace nor the words along the steps."""
+    values = [settings(method, num_candidates=1, length=n, guidance_scale=g) for n, g in ((5, 1.0), (18, 2.0))]
+    together = method.caption_batch([picture, draw(3)], values)
+    for m, s, result in zip([picture, draw(3)], values, together, strict=True):
+        alone = method.caption(m, s)
+        for a, b in zip(alone.details["denoising"], result.details["denoising"], strict=True):
+            assert [t[:2] for t in a["tokens"]] == [t[:2] for t in b["tokens"]]
+            assert [t[2] for t in a["tokens"]] == pytest.approx([t[2] for t in b["tokens"]], abs=0.01)
+        for a, b in zip(alone.trace, result.trace, strict=True):
+            assert (a.token, a.cond, a.uncond, a.guided) == (b.token, *(pytest.approx(v, abs=0.05) for v in (b.cond, b.uncond, b.guided)))
+
+
+def test_the_live_words_are_those_that_the_result_tells_of(method, picture):
+    """A step shown while it happens has the same words, states and probabilities as in the finished result."""
+    values = settings(method, num_candidates=1, guidance_scale=1.5)
+    *steps, last = method.stream(picture, values)
+    for step, told in zip(steps, last.result.details["denoising"], strict=True):
+        shown = [[t.text, t.state] for t in step.tokens]
+        assert shown[: len(told["tokens"])] == [t[:2] for t in told["tokens"]]
+        assert [t.probability for t in step.tokens][: len(told["tokens"])] == pytest.approx([t[2] for t in told["tokens"]], abs=1e-3)
+
+
 def test_the_same_seed_gives_the_same_caption_and_another_one_another(method, media):
     first, again, other = (texts(method.caption(media, settings(method, seed=s))) for s in (1, 1, 2))
     assert first == again != other

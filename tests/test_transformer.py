@@ -7,6 +7,7 @@ from torch import nn
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
 from captioners.nets.matcher import MatcherConfig, TextTower
+from captioners.nets.transformer import Block, Places
 
 VOCAB, DIM = 50, 32
 CLOSE = {"rtol": 0, "atol": 1e-4}
@@ -168,3 +169,22 @@ def test_log_likelihood_is_the_sum_over_what_is_not_padding():
     logp = lm(row[:, :-1]).log_softmax(-1)[0]
     by_hand = logp[0, 5] + logp[1, 9] + logp[2, 2]
     torch.testing.assert_close(sequence_log_likelihood(lm(row[:, :-1]), row[:, 1:], pad=0)[0], by_hand)
+
+
+def test_a_block_says_the_same_of_positions_that_are_there_with_and_without_the_padding():
+    block = randomised(Block(DIM, 2, DIM))
+    x, there = torch.randn(3, 6, DIM), torch.arange(6) < torch.tensor([[6], [2], [4]])
+    past, context = ([torch.randn(3, 2, 5, DIM // 2) for _ in range(2)] for _ in range(2))
+    mask = torch.cat([torch.ones(3, 5, dtype=torch.bool), there], 1)[:, None, None]
+    places = Places.of(there)
+    whole, _ = block(x, mask, tuple(past), tuple(context))
+    few, _ = block(places.gather(x), mask, tuple(past), tuple(context), places=places)
+    assert few.shape == (12, DIM)
+    torch.testing.assert_close(few, whole[there], **CLOSE)
+    torch.testing.assert_close(places.spread(few), whole * there[..., None], **CLOSE)
+
+
+def test_places_of_a_batch_without_padding_are_all_of_it():
+    x, places = torch.randn(2, 3, 4), Places.of(torch.ones(2, 3, dtype=torch.bool))
+    assert places.all
+    assert torch.equal(places.spread(places.gather(x)), x)

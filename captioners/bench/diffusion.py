@@ -1,4 +1,4 @@
-"""Methods 3 and 4: a strided walk through the noise levels against every one of them."""
+"""Methods 3 and 4: a strided walk through the noise levels against every one of them, and what many candidates cost."""
 
 from __future__ import annotations
 
@@ -20,3 +20,15 @@ def prefix(profile: Profile) -> tuple[Work, Work]:
     caption, one = captions("prefix-diffusion", profile), [picture(0)]
     values = {"num_candidates": 1}
     return lambda: len(caption(one, num_steps=50, **values)), lambda: len(caption(one, num_steps=1000, **values))
+
+
+@contest(
+    "prefix_candidates_64_vs_1",
+    "64 candidates of prefix-diffusion in one batch against as many runs of one: 64 cost 64 / ratio times what 1 costs",
+    "candidate",
+    repeats=5,
+)
+def candidates(profile: Profile) -> tuple[Work, Work]:
+    """The paper's way to diversity: candidates share the picture's prefix and every pass of the denoiser."""
+    caption, one = captions("prefix-diffusion", profile), [picture(0)]
+    return lambda: len(caption(one, num_candidates=64)[0].candidates), lambda: len(caption(one, num_candidates=1)[0].candidates)

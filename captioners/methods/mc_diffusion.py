@@ -114,9 +114,8 @@ class Uncovering(Process):
             {kind: self.model.masked(kind, some, hidden[kind]) for kind, some in stacked.items()}, order.to(device)
         )
         self.start = torch.tensor([players.start_token(kind) for kind in kinds], device=device)
-        forbidden = torch.zeros(self.model.config.vocab, dtype=torch.bool, device=device)
-        forbidden[list(self.tokenizer.special_ids)] = True
-        self.words = Words(self.model.tokens.weight, forbidden)
+        table, special = self.model.tokens.weight, torch.tensor(self.tokenizer.special_ids, device=device)
+        self.words = Words(table, table.new_zeros(len(table)).index_fill(0, special, -torch.inf))
         self._measure()
         self._cover()
         total = self.model.config.steps
@@ -137,7 +136,8 @@ class Uncovering(Process):
                 least = most = max(1, min(ends))
             logp = guidance.normalise(logp.masked_fill((lengths < least) | (lengths > most), -torch.inf))
             drawn = self.settings[row.item]["length"] == "drawn"
-            row.length = 1 + int(_drawn(logp[None] / (row.temperature or LENGTH_AT), row.source) if drawn else logp.argmax())
+            chance = torch.rand(1, generator=row.source).to(logp) if drawn else None
+            row.length = 1 + int(_drawn(logp[None] / (row.temperature or LENGTH_AT), chance) if drawn else logp.argmax())
             row.logprob = logp[row.length - 1].item()
 
     def _cover(self) -> None:
@@ -152,8 +152,13 @@ class Uncovering(Process):
                 if position < row.length and token != self.tokenizer.eos:
                     x[i, position], self.fixed[i, position] = token, True
         self.states = [x]
-        zero = torch.zeros(shape, device=self.device)
-        self.canvas = Canvas(x.clamp(max=self.model.mask - 1), (x == self.model.mask) & self.there, self.fixed.clone(), zero.long(), zero)
+        self.chance = torch.zeros(shape[0], max(r.steps for r in self.rows), shape[1])
+        for i, row in enumerate(self.rows):
+            self.chance[i, : row.steps, : row.length] = torch.rand((row.steps, row.length), generator=row.source)
+        self.chance = self.chance.to(self.device)
+        self.logp = torch.zeros(shape, device=self.device)  # of every word, where it was decided
+        self.by_chance = torch.tensor([self.settings[r.item]["order"] == "random" for r in self.rows], device=self.device)
+        self.canvas = Canvas(x.clamp(max=self.model.mask - 1), (x == self.model.mask) & self.there, self.fixed.clone(), torch.zeros_like(x))
 
     # --------------------------------------------------------------------------------------------------- the model
 
@@ -173,49 +178,59 @@ class Uncovering(Process):
 
     # ------------------------------------------------------------------------------------------------- one step on
 
-    def advance(self, rows: Tensor, k: int, hidden: Tensor, guided: Tensor) -> None:
-        state = self.states[k].clone()
-        for i, row in enumerate(rows.tolist()):
-            n = self.rows[row].length
-            moved = (self._by_posterior if self._by_chance(self.rows[row]) else self._by_confidence)(row, k, state[row, :n], guided[i, :n])
-            state[row, :n] = torch.where(self.fixed[row, :n], state[row, :n], moved)
+    def advance(self, rows: Tensor, k: int, hidden: Tensor) -> None:
+        state, open_ = self.states[k].clone(), self._open(rows, k)
+        guided = self.words.logp(hidden[open_])  # (m, vocab)
+        for row, mine, logp in zip(rows.tolist(), open_, guided.split(open_.sum(1).tolist()), strict=True):
+            at = mine.nonzero()[:, 0]
+            if len(at):
+                move = self._by_posterior if self.by_chance[row] else self._by_confidence
+                moved = move(row, k, state[row, : self.rows[row].length], at, logp)
+                state[row, at] = torch.where(self.fixed[row, at], state[row, at], moved)
         self.states.append(state)
-        self._paint(rows, k, state[rows], guided)
+        self._paint(rows, k, state[rows], open_, guided)
 
-    def _by_chance(self, row: Row) -> bool:
-        return self.settings[row.item]["order"] == "random"
+    def _open(self, rows: Tensor, k: int) -> Tensor:
+        """(r, n): positions that this step may change; in the first one also what is forced, whose log-probability is told."""
+        covered = (self.states[k][rows] == self.model.mask) & self.there[rows]
+        due = covered.sum(1) > self._left(rows, k)
+        return covered & due[:, None] | self.there[rows] & self.by_chance[rows, None] | self.fixed[rows] & (k == 0)
 
-    def _by_posterior(self, index: int, k: int, x: Tensor, guided: Tensor) -> Tensor:
-        """A sample of p(x_s | x_t) = Σ_x0 q(x_s | x_t, x0) p(x0): x (n,), guided (n, vocab) → (n,)."""
+    def _left(self, rows: Tensor, k: int) -> Tensor:
+        """(r,): how many positions the schedule leaves covered on average after step k."""
+        return self.lengths[rows] * self.times[rows, k + 1] // self.model.config.steps
+
+    def _by_posterior(self, index: int, k: int, x: Tensor, at: Tensor, guided: Tensor) -> Tensor:
+        """A sample of p(x_s | x_t) = Σ_x0 q(x_s | x_t, x0) p(x0): x (n,), at (m,) positions, guided (m, vocab) → (m,)."""
         row, t, s = self.rows[index], self.times[index, k : k + 1], self.times[index, k + 1 : k + 2]
         if row.temperature > 0:
             believed = self._tempered(row, guided)
         else:
             believed = F.one_hot(guided.argmax(-1), guided.shape[1]).to(guided.dtype).log()
-        posterior = self.model.diffusion.q_posterior(believed[None], x[None], s, t)[0]
-        posterior[:, :-1].masked_fill_(self.words.forbidden, -torch.inf)
-        return _drawn(posterior, row.source)
+        posterior = self.model.diffusion.q_posterior(believed[None], x[None, at], s, t)[0]
+        posterior[:, :-1] += self.words.bias
+        return _drawn(posterior, self.chance[index, k, at])
 
-    def _by_confidence(self, index: int, k: int, x: Tensor, guided: Tensor) -> Tensor:
-        """As many words as the schedule uncovers on average, the surest ones; none beside itself: x (n,), guided (n, vocab) → (n,)."""
-        row, covered = self.rows[index], x == self.model.mask
-        left = len(x) * int(self.times[index, k + 1]) // self.model.config.steps
-        logp = _unlike_neighbours(x, guided, self.model.mask)
-        words = _drawn(self._tempered(row, logp), row.source) if row.temperature > 0 else logp.argmax(-1)
+    def _by_confidence(self, index: int, k: int, x: Tensor, at: Tensor, guided: Tensor) -> Tensor:
+        """The surest words, as many as the schedule uncovers; none beside itself: x (n,), at (m,) positions, guided (m, vocab) → (m,)."""
+        row, covered = self.rows[index], x[at] == self.model.mask
+        logp = _unlike_neighbours(x, at, guided, self.model.mask)
+        words = _drawn(self._tempered(row, logp), self.chance[index, k, at]) if row.temperature > 0 else logp.argmax(-1)
         sure = logp.gather(-1, words[:, None])[:, 0].masked_fill(~covered, -torch.inf)
-        moved = x.clone()
-        for i in sure.argsort(descending=True, stable=True)[: max(0, int(covered.sum()) - left)].tolist():
-            beside = moved[max(0, i - 1) : i + 2]
+        moved, few = x.clone(), max(0, int(covered.sum() - self._left(torch.tensor([index], device=x.device), k)))
+        for i in sure.argsort(descending=True, stable=True)[:few].tolist():
+            place = int(at[i])
+            beside = moved[max(0, place - 1) : place + 2]
             if words[i] in beside:  # two positions had the same word in mind: they know nothing of each other
                 words[i] = logp[i].index_fill(0, beside[beside < self.model.mask], -torch.inf).argmax()
-            moved[i] = words[i]
-        return moved
+            moved[place] = words[i]
+        return moved[at]
 
     def _tempered(self, row: Row, logp: Tensor) -> Tensor:
         """Log-probabilities at the row's temperature, cut to its best words."""
         return _truncated(logp, self.settings[row.item]["top_k"]).div(row.temperature).log_softmax(-1)
 
-    def _paint(self, rows: Tensor, k: int, x: Tensor, guided: Tensor) -> None:
+    def _paint(self, rows: Tensor, k: int, x: Tensor, open_: Tensor, guided: Tensor) -> None:
         """What changed was decided by this step."""
         canvas, shown = self.canvas, x.clamp(max=self.model.mask - 1)
         covered = (x == self.model.mask) & self.there[rows]
@@ -223,13 +238,13 @@ class Uncovering(Process):
         if k == 0:
             changed = changed | self.fixed[rows]
         canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
-        canvas.logp[rows] = torch.where(changed, guided.gather(-1, shown[..., None])[..., 0], canvas.logp[rows])
+        said = self.logp[rows].index_put((open_,), guided.gather(-1, shown[open_][:, None])[:, 0])
+        self.logp[rows] = torch.where(changed, said, self.logp[rows])
         canvas.tokens[rows], canvas.covered[rows] = shown, covered
+        canvas.settled[rows] = torch.where(self.by_chance[rows, None], self.fixed[rows], ~covered)
         for i in rows.tolist():
-            row = self.rows[i]
-            canvas.settled[i] = self.fixed[i] if self._by_chance(row) else ~canvas.covered[i]
-            if k == row.steps - 1:
-                row.logprob += canvas.logp[i, : row.length].sum().item()
+            if k == self.rows[i].steps - 1:
+                self.rows[i].logprob += self.logp[i, : self.rows[i].length].sum().item()
 
     def details(self, row: int) -> dict:
         item = self.rows[row].item
@@ -239,12 +254,13 @@ class Uncovering(Process):
         return {"masked_cells": {"shape": list(shape), "cells": self.unseen[item].nonzero()[:, 0].tolist()}}
 
 
-def _unlike_neighbours(x: Tensor, logp: Tensor, mask: int) -> Tensor:
-    """logp (n, vocab) with −inf on the words that already stand beside each position of x (n,)."""
+def _unlike_neighbours(x: Tensor, at: Tensor, logp: Tensor, mask: int) -> Tensor:
+    """logp (m, vocab) of positions at (m,) with −inf on the words that already stand beside them in x (n,)."""
     logp = logp.clone()
-    for here, beside in ((slice(1, None), x[:-1]), (slice(None, -1), x[1:])):
-        known = (beside < mask).nonzero()[:, 0]
-        logp[here][known, beside[known]] = -torch.inf
+    beside = F.pad(x, (1, 1), value=mask)
+    for word in (beside[at], beside[at + 2]):
+        known = (word < mask).nonzero()[:, 0]
+        logp[known, word[known]] = -torch.inf
     return logp
 
 
@@ -253,8 +269,7 @@ def _truncated(logp: Tensor, keep: int) -> Tensor:
     return logp.masked_fill(logp < logp.topk(keep, dim=-1).values[:, -1:], -torch.inf) if keep else logp
 
 
-def _drawn(logp: Tensor, source: torch.Generator) -> Tensor:
-    """One draw per position: (n, vocab) → (n,). One number per position decides, so that a row's randomness is its own and little."""
-    total = logp.exp().cumsum(-1)
-    at = torch.rand(len(logp), 1, generator=source).to(total)
-    return (total <= at * total[:, -1:]).sum(-1).clamp(max=logp.shape[-1] - 1)
+def _drawn(logp: Tensor, chance: Tensor) -> Tensor:
+    """One draw per position: (m, vocab) → (m,). One number of chance (m,) decides each: a row's randomness is its own and little."""
+    total = logp.softmax(-1).cumsum(-1)
+    return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)

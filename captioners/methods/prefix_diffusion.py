@@ -89,9 +89,8 @@ class Denoising(Process):
         seen = self.model.prefix(stacked, order.to(self.device), tags)
         self.full, self.none = seen[items], self.model.prefix({}, order, tags)[items]
         self.table = self.model.table()
-        said = self.kinds.begins | self.kinds.goes_on
-        said[self.kinds.end] = True
-        self.words = Words(self.table, ~said.to(self.device), self.model.bias)
+        said = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
+        self.words = Words(self.table, self.model.bias.masked_fill(~said.to(self.device), -torch.inf))
         self._measure(seen.lengths)
         self._start()
 
@@ -123,12 +122,11 @@ class Denoising(Process):
         self.chosen = self.fixed.clone()  # the words that are settled, −1 where none is
         self.states, self.told, self.believed = [noise.to(self.device)], [], [torch.zeros_like(noise, device=self.device)]
         self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
-        self.opinion = torch.zeros(*self.fixed.shape, len(self.table), device=self.device)  # guided, when the word was settled
+        self.opinion = torch.zeros_like(self.states[0])  # guided vectors, when the word was settled
         self.sure = torch.zeros(len(self.rows), dtype=torch.bool, device=self.device)
-        self.patient = torch.tensor([self.settings[r.item]["order"] == "confidence" for r in self.rows], device=self.device)
-        zero = torch.zeros(self.there.shape, device=self.device)
+        self._plan(n)
         ends = torch.full(self.there.shape, self.kinds.end, device=self.device)
-        self.canvas = Canvas(ends, self.there.clone(), self.fixed >= 0, zero.long(), zero)
+        self.canvas = Canvas(ends, self.there.clone(), self.fixed >= 0, torch.zeros_like(ends))
         self.levels = torch.ones(len(self.rows), max(r.steps for r in self.rows))
         self.samplers = []
         for (name, schedule, steps), same in groupby(sorted(range(len(self.rows)), key=self._way), key=self._way):
@@ -136,6 +134,18 @@ class Denoising(Process):
             self.samplers.append((scheduler, some.to(self.device)))
             self.levels[some, :steps] = alpha_bars(schedule)[scheduler.timesteps]
         self.levels = self.levels.to(self.device)
+
+    def _plan(self, n: int) -> None:
+        """How many positions of each row are held after each step, and the chance that draws their words."""
+        most = max(r.steps for r in self.rows)
+        self.share, self.chance = torch.zeros(len(self.rows), most, dtype=torch.long), torch.zeros(len(self.rows), most, n)
+        for i, row in enumerate(self.rows):
+            if self.settings[row.item]["order"] == "confidence":
+                self.share[i, : row.steps] = row.length * torch.arange(1, row.steps + 1) // row.steps
+                self.chance[i, : row.steps] = torch.rand((row.steps, self.model.config.canvas), generator=row.source)[:, :n]
+        beyond = (~self.there).sum(1, keepdim=True)
+        self.share, self.chance = self.share.to(self.device) + beyond, self.chance.to(self.device)
+        self.warmth = torch.tensor([r.temperature for r in self.rows], device=self.device)
 
     def _way(self, row: int) -> tuple[str, str, int]:
         settings = self.settings[self.rows[row].item]
@@ -166,9 +176,11 @@ class Denoising(Process):
 
     # ------------------------------------------------------------------------------------------------- one step on
 
-    def advance(self, rows: Tensor, k: int, hidden: Tensor, guided: Tensor) -> None:
+    def advance(self, rows: Tensor, k: int, hidden: Tensor) -> None:
         held = self.chosen[rows]
-        x0 = torch.where((held >= 0)[..., None], self.table[held.clamp(min=0)], guided.exp() @ self.table)
+        at = held < 0  # (r, n): the m positions that are open
+        guided = self.words.logp(hidden[at])  # (m, vocab)
+        x0 = self.table[held.clamp(min=0)].index_put((at,), guided.softmax(-1) @ self.table)
         believed = self.believed[k].index_copy(0, rows, x0)
         state = self.states[k].clone()
         for scheduler, some in self.samplers:
@@ -176,57 +188,55 @@ class Denoising(Process):
                 state[some] = scheduler.step(believed[some], scheduler.timesteps[k], state[some]).prev_sample
         self.states.append(state)
         self.believed.append(believed)
-        self._settle(rows, k, guided)
-        self._paint(rows, k, guided)
+        self.opinion[rows] = torch.where(at[..., None], hidden, self.opinion[rows])
+        sure, words = guided.max(-1)
+        self._settle(rows, k, at, guided, words)
+        self._paint(rows, k, at, sure, words)
 
-    def _settle(self, rows: Tensor, k: int, guided: Tensor) -> None:
-        """Draw words for the open positions of patient rows, and keep the surest: after step k of K, k / K of a row's positions."""
-        open_ = (self.chosen[rows] < 0) & self.patient[rows, None]
-        self.opinion[rows] = torch.where((self.chosen[rows] < 0)[..., None], guided, self.opinion[rows])
-        if not open_.any():
+    def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor, best: Tensor) -> None:
+        """Draw words for the open positions of rows that may hold more of them, and keep the surest; best (m,) words."""
+        share = self.share[rows, k]
+        more = at & ((~at).sum(1) < share)[:, None]
+        some = more[at]  # (m,)
+        if not some.any():
             return
-        chance = torch.zeros(open_.shape)
-        for i, row in enumerate(self.rows[r] for r in rows.tolist()):
-            chance[i, : row.length] = torch.rand(self.model.config.canvas, generator=row.source)[: row.length]
-        warmth = torch.tensor([self.rows[i].temperature for i in rows.tolist()], device=self.device)
-        words = torch.full_like(self.chosen[rows], -1)
-        words[open_] = _drawn(guided[open_], warmth[:, None].expand_as(open_)[open_], chance.to(self.device)[open_])
-        logp = guided.gather(-1, words.clamp(min=0)[..., None])[..., 0]
-        share = torch.tensor([self.rows[i].length * (k + 1) // self.rows[i].steps for i in rows.tolist()], device=self.device)
-        beyond = (~self.there[rows]).sum(1)
-        self.chosen[rows] = settled(self.chosen[rows], words, logp.masked_fill(~open_, -torch.inf), share * self.patient[rows] + beyond)
+        guided, warmth = guided[some], self.warmth[rows, None].expand_as(more)[more]
+        words = torch.where(warmth > 0, _drawn(guided, warmth, self.chance[rows, k][more]), best[some])
+        proposed = torch.full_like(self.chosen[rows], -1).index_put((more,), words)
+        logp = torch.full(more.shape, -torch.inf, device=self.device)
+        logp[more] = guided.gather(-1, words[:, None])[:, 0].to(logp)
+        self.chosen[rows] = settled(self.chosen[rows], proposed, logp, share)
 
-    def _paint(self, rows: Tensor, k: int, guided: Tensor) -> None:
-        """The best word of every position now; at a row's last step its positions are rounded together."""
+    def _paint(self, rows: Tensor, k: int, at: Tensor, sure: Tensor, words: Tensor) -> None:
+        """The best word of every position now; at a row's last step its positions are rounded together. sure, words (m,): the best ones."""
         canvas, held, there = self.canvas, self.chosen[rows], self.there[rows]
-        tokens = torch.where(held >= 0, held, guided.argmax(-1))
+        tokens = torch.where(held >= 0, held, held.index_put((at,), words))
         fresh = ~canvas.settled[rows]  # what was settled before keeps the step it was taken from
         last = torch.tensor([self.rows[i].steps == k + 1 for i in rows.tolist()], device=self.device)
         if last.any():
             tokens[last] = self._rounded(rows[last], tokens[last])
         changed = fresh & ((tokens != canvas.tokens[rows]) | (k == 0) | (held >= 0))
         canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
-        logp = self.opinion[rows].gather(-1, tokens[..., None])[..., 0]
-        canvas.logp[rows] = torch.where(changed | last[:, None], logp, canvas.logp[rows])
         canvas.tokens[rows], canvas.covered[rows] = tokens, (tokens == self.kinds.end) & there
         canvas.settled[rows] = held >= 0
-        certain = guided.max(-1).values.exp() > SURE
-        self.sure[rows] = (certain | (held >= 0) | ~there).all(1)
-        for i in rows[last].tolist():
-            self.rows[i].length = int((canvas.tokens[i] != self.kinds.end).sum())
-            self.rows[i].logprob = canvas.logp[i, : self.rows[i].length].sum().item()
+        certain = torch.ones_like(at).index_put((at,), sure.exp() > SURE)
+        self.sure[rows] = (certain | (held >= 0)).all(1)
 
     def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays always."""
-        logp = self.opinion[rows].scatter(-1, tokens[..., None], 0.0)
         forced = self.fixed[rows][..., None]
-        word = torch.arange(logp.shape[-1], device=self.device) == forced
-        logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), logp)
-        return best_sequences(logp, self.kinds, self.count[rows], self.there[rows].sum(1))
+        opinion = self.words.logp(self.opinion[rows])
+        word = torch.arange(opinion.shape[-1], device=self.device) == forced
+        logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), opinion.scatter(-1, tokens[..., None], 0.0))
+        ids = best_sequences(logp, self.kinds, self.count[rows], self.there[rows].sum(1))
+        said = opinion.gather(-1, ids[..., None])[..., 0].masked_fill(forced[..., 0] >= 0, 0.0)
+        for i, row in enumerate(self.rows[r] for r in rows.tolist()):
+            row.length = int((ids[i] != self.kinds.end).sum())
+            row.logprob = said[i, : row.length].sum().item()
+        return ids
 
 
 def _drawn(logp: Tensor, temperature: Tensor, chance: Tensor) -> Tensor:
-    """One word for each of m positions: logp (m, vocab), temperature and chance (m,) → (m,); the best one where there is no warmth."""
+    """One word for each of m positions: logp (m, vocab), temperature and chance (m,) → (m,)."""
     total = (logp / temperature.clamp(min=1e-3)[:, None]).softmax(-1).cumsum(-1)
-    drawn = (total <= chance[:, None] * total[:, -1:]).sum(-1).clamp(max=logp.shape[-1] - 1)
-    return torch.where(temperature > 0, drawn, logp.argmax(-1))
+    return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, GPT2LMHeadModel
+from transformers.cache_utils import DynamicLayer
 
 from captioners.nets.transformer import KeysValues
 
@@ -37,8 +38,11 @@ class Gpt2(nn.Module):
         `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.
         """
         cache = DynamicCache()
-        for layer, (k, v) in enumerate(past or []):
-            cache.update(k, v, layer)
+        for k, v in past or []:
+            layer = DynamicLayer()
+            layer.lazy_initialization(k, v)
+            layer.keys, layer.values = k, v  # as they are: `update` would copy all that is kept for every token
+            cache.layers.append(layer)
         start = past[0][0].shape[2] if past else 0
         if mask is None:
             mask = torch.ones(len(ids), start + ids.shape[1], dtype=torch.bool, device=ids.device)

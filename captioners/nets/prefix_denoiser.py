@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.transformer import Block, KeysValues, init_weights
+from captioners.nets.transformer import Block, KeysValues, Places, init_weights
 
 
 @dataclass(frozen=True)
@@ -121,22 +121,28 @@ class PrefixDenoiser(nn.Module):
         believed: Tensor | None = None,  # (b, t, embed), the x0 of the step before (self-conditioning)
         mask: Tensor | None = None,  # (b, t), False at positions that are not there
     ) -> Tensor:
-        """What the rounding head reads at every position (b, t, embed).
+        """What the rounding head reads at every position (b, t, embed), 0 at those that are not there.
 
         Two opinions are added: what the context says of the word, by the network, and what the noisy word says of itself, which is known:
         log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length.
         """
         levels = alpha_bar.expand(x.shape[1], -1).T if alpha_bar.ndim == 1 else alpha_bar
-        noise = (levels / (1 - levels).clamp(min=1e-9)).clamp(1e-6, 1e4).log()
-        h = self.noisy(x) + self.level(_waves(noise)) + self.count(count)[:, None] + self.positions[: x.shape[1]]
+        places = Places.of(torch.ones_like(levels, dtype=torch.bool) if mask is None else mask)
+        row, position = places.index // x.shape[1], places.index % x.shape[1]
+        x, levels = places.gather(x), places.gather(levels)  # (m, embed), (m,)
+        h = self.noisy(x) + self._told(levels) + self.count(count)[row] + self.positions[position]
         if believed is not None:
-            h = h + self.believed(believed)
-        if mask is not None:
-            mask = F.pad(mask, (self.config.prefix, 0), value=True)[:, None, None]
+            h = h + self.believed(places.gather(believed))
+        seen = None if places.all else F.pad(places.there, (self.config.prefix, 0), value=True)[:, None, None]
         for block, past in zip(self.blocks, prefix.keys_values, strict=True):
-            h, _ = block(h, mask=mask, past=past)
+            h, _ = block(h, mask=seen, past=past, places=places)
         itself = levels.sqrt() / (1 - levels).clamp(min=1e-3)
-        return self.leave(self.norm(h)) + itself[..., None] * x
+        return places.spread(self.leave(self.norm(h)) + itself[:, None] * x)
+
+    def _told(self, levels: Tensor) -> Tensor:
+        """Embeddings (m, dim) of noise levels (m,), few of which differ."""
+        some, which = levels.unique(return_inverse=True)
+        return self.level(_waves((some / (1 - some).clamp(min=1e-9)).clamp(1e-6, 1e4).log()))[which]
 
     def expected(self, logits: Tensor) -> Tensor:
         """x0 (b, t, embed): the mean embedding under the rounding head's distribution."""

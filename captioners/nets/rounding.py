@@ -73,14 +73,14 @@ def best_sequences(logp: Tensor, kinds: TokenKinds, words: Tensor, sizes: Tensor
     possible = ~torch.isneginf(only).flatten(1).all(1)
     best = torch.where(possible[:, None, None], only, finals).flatten(1).argmax(1)
 
+    last, count = best // most, best % most
     ids = torch.full((b, t), kinds.end, dtype=torch.long, device=device)
-    for row in range(b):
-        last, count = divmod(best[row].item(), most)
-        for i in range(last, -1, -1):
-            begun = bool(came[i][row, count])
-            real = begun and not torch.isneginf(begin[row, i])
-            ids[row, i] = begin_id[row, i] if real else on_id[row, i]
-            count -= begun
+    for i in reversed(range(t)):
+        inside = i <= last
+        begun = came[i].gather(1, count[:, None])[:, 0] & inside
+        real = begun & ~torch.isneginf(begin[:, i])
+        ids[:, i] = torch.where(inside, torch.where(real, begin_id[:, i], on_id[:, i]), kinds.end)
+        count = count - begun.long()
     return ids
 
 

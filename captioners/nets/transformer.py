@@ -6,11 +6,41 @@ can grow it, share it between rows, or optimise it by gradient descent (method 2
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 KeysValues = tuple[Tensor, Tensor]  # each (b, heads, t, dim / heads)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The positions of a padded batch that are there. Layers run on those alone, one behind the other; only attention needs the padding."""
+
+    there: Tensor  # (b, t)
+    index: Tensor  # (m,) into b · t
+
+    @classmethod
+    def of(cls, there: Tensor) -> Places:
+        """there (b, t), True where a position is there."""
+        return cls(there, there.flatten().nonzero()[:, 0])
+
+    @property
+    def all(self) -> bool:
+        """Whether nothing is padding."""
+        return len(self.index) == self.there.numel()
+
+    def gather(self, x: Tensor) -> Tensor:
+        """(b, t, …) → (m, …)."""
+        return x.flatten(0, 1) if self.all else x.flatten(0, 1)[self.index]
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(m, c) → (b, t, c), 0 where nothing is."""
+        if not self.all:
+            x = x.new_zeros(self.there.numel(), x.shape[1]).index_copy(0, self.index, x)
+        return x.unflatten(0, self.there.shape)
 
 
 class Attention(nn.Module):
@@ -23,16 +53,20 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(context_dim or dim, 2 * dim)
         self.out = nn.Linear(dim, dim)
 
-    def keys_values(self, x: Tensor) -> KeysValues:
-        """x (b, t, c) → keys and values, each (b, heads, t, head_dim)."""
-        k, v = self.key_value(x).chunk(2, dim=-1)
+    def keys_values(self, x: Tensor, places: Places | None = None) -> KeysValues:
+        """x (b, t, c), or (m, c) at `places` → keys and values, each (b, heads, t, head_dim)."""
+        k, v = self._spread(self.key_value(x), places).chunk(2, dim=-1)
         return self._split(k), self._split(v)
 
-    def forward(self, x: Tensor, kv: KeysValues, mask: Tensor | None = None) -> Tensor:
-        """x (b, t, c); mask broadcasts to (b, heads, t, keys), True where attention is allowed."""
-        q = self._split(self.query(x))
+    def forward(self, x: Tensor, kv: KeysValues, mask: Tensor | None = None, places: Places | None = None) -> Tensor:
+        """x (b, t, c), or (m, c) at `places`; mask broadcasts to (b, heads, t, keys), True where attention is allowed."""
+        q = self._split(self._spread(self.query(x), places))
         y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
-        return self.out(y.transpose(1, 2).flatten(2))
+        y = y.transpose(1, 2).flatten(2)
+        return self.out(y if places is None else places.gather(y))
+
+    def _spread(self, x: Tensor, places: Places | None) -> Tensor:
+        return x if places is None else places.spread(x)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -52,19 +86,20 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,  # (b, t, c)
+        x: Tensor,  # (b, t, c), or (m, c) at `places`
         mask: Tensor | None = None,  # (b or 1, 1, t, past + t), True where allowed
         past: KeysValues | None = None,
         context: KeysValues | None = None,
         context_mask: Tensor | None = None,  # (b, 1, 1, cells)
+        places: Places | None = None,
     ) -> tuple[Tensor, KeysValues]:
         h = self.norm1(x)
-        k, v = self.attention.keys_values(h)
+        k, v = self.attention.keys_values(h, places)
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-        x = x + self.drop(self.attention(h, (k, v), mask))
+        x = x + self.drop(self.attention(h, (k, v), mask, places))
         if self.cross is not None and context is not None:
-            x = x + self.drop(self.cross(self.cross_norm(x), context, context_mask))
+            x = x + self.drop(self.cross(self.cross_norm(x), context, context_mask, places))
         return x + self.drop(self.mlp(self.norm2(x))), (k, v)
 
 
