@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 ROUNDS, STEPS, LR = 10, 60, 2.5e-4
 PICTURES, SAMPLES = 32, 5  # of one step
 TEMPERATURE = 0.8  # of the policy: what is drawn and what is made likelier are the same distribution
-TELLING_APART = 2.0  # weight of the ranker's reward beside CIDEr's
-LIKELIHOOD, MARGINAL = 0.25, 0.5  # weights of the likelihood terms beside the reward's
+TELLING_APART = 3.0  # weight of the ranker's reward beside CIDEr's
+LIKELIHOOD, MARGINAL = 0.25, 1.0  # weights of the likelihood terms beside the reward's
 LONGEST = 24
 
 Batch = tuple[Tensor, Tensor, "Examples"]  # pictures (p,), their grids (p, cells, c), and human captions
