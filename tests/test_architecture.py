@@ -16,16 +16,17 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS: dict[str, set[str]] = {
     "types": set(),
     "text": set(),
+    "provenance": set(),
     "sound_classes": set(),
     "guidance": {"types"},
     "controls": {"types"},
     "media": {"types"},
     "nets": set(),
     "continuations": {"text"},
-    "decoding": {"guidance", "text", "types"},
+    "decoding": {"guidance", "provenance", "text", "types"},
     "denoising": {"decoding", "guidance", "text", "types"},
-    "profiles": {"nets", "text", "types"},
-    "registry": {"methods", "profiles", "types"},  # it finds the methods and hands them a profile's players
+    "profiles": {"nets", "provenance", "text", "types"},
+    "registry": {"methods", "profiles", "provenance", "types"},  # it finds the methods and hands them a profile's players
     "methods": {"continuations", "controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
     "metrics": {"sound_classes", "types"},
     "lab": {"metrics", "profiles", "registry", "types"},
@@ -39,7 +40,7 @@ LAYERS: dict[str, set[str]] = {
 }
 FILE_MODULES = {"glob", "huggingface_hub", "os", "pathlib", "pickle", "safetensors", "shutil", "subprocess", "tempfile", "urllib"}
 FILE_CALLS = {"open", "from_pretrained", "from_file", "hf_hub_download", "read_bytes", "read_text", "safe_open", "snapshot_download"}
-PURE = ("types", "text", "guidance", "controls", "nets", "continuations", "decoding", "denoising", "methods")
+PURE = ("types", "text", "provenance", "guidance", "controls", "nets", "continuations", "decoding", "denoising", "methods")
 
 
 def layer_of(path: Path) -> str:
