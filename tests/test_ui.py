@@ -5,7 +5,9 @@ import json
 import math
 import re
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from types import SimpleNamespace
 
@@ -24,6 +26,7 @@ from captioners.ui.badges import badges_html
 from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files
 from captioners.ui.caption import caption_html
 from captioners.ui.card import body_html, head_html, numbers_html, progress_words
+from captioners.ui.hands import HANDS
 from captioners.ui.player import BUDGET, Player
 from captioners.ui.plots import comparison_figure, trace_figure
 from captioners.ui.studio import Studio, unguided
@@ -303,6 +306,15 @@ def test_the_store_is_bounded(studio, picture, monkeypatch):
     monkeypatch.setattr("captioners.ui.studio.REMEMBERED", 2)
     studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=s) for s in range(5)])
     assert len(studio._kept) == 2
+
+
+def test_models_run_on_a_few_threads_whoever_asks(studio, picture, monkeypatch):
+    seen, inner = set(), fakes.Echo.decode
+    monkeypatch.setattr(fakes.Echo, "decode", lambda self, *rest: seen.add(threading.current_thread().name) or inner(self, *rest))
+    with ThreadPoolExecutor(12) as visitors:
+        list(visitors.map(lambda seed: studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=seed)]), range(24)))
+    assert 1 <= len(seen) <= HANDS
+    assert all(name.startswith("hand") for name in seen)
 
 
 def test_a_bad_file_is_a_media_error(studio, tmp_path):

@@ -1,0 +1,37 @@
+"""The few threads that models run on, whoever asks.
+
+Gradio answers on any of forty threads, and the C library keeps a heap for each thread that needed memory: models that ran on all of them
+would hold on to many times what they use. Here they run on as many threads as are of use, and the rest of the page goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TypeVar
+
+HANDS = 2
+
+T = TypeVar("T")
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+
+
+def let_go() -> None:
+    """Gives memory that is free again back to the system, where the C library can."""
+    if _trim:
+        _trim(0)
+
+
+class Hands:
+    """Work is handed over one moment at a time, so that several captions come on together."""
+
+    def __init__(self, count: int = HANDS):
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="hand")
+
+    def next(self, moments: Iterator[T]) -> Future[T | None]:
+        """The next moment, being made; None at the end. It knows whose request it is, which a ZeroGPU Space asks for."""
+        return self._pool.submit(copy_context().run, next, moments, None)
