@@ -1,7 +1,7 @@
 """The few threads that models run on, whoever asks.
 
 Gradio answers on any of forty threads, and the C library keeps a heap for each thread that needed memory: models that ran on all of them
-would hold on to many times what they use. Here they run on as many threads as are of use, and the rest of the page goes on meanwhile.
+would hold on to many times what they use. Here they run on two, which share the cores, and the rest of the page goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class Hands:
     """Work is handed over one moment at a time, so that several captions come on together."""
 
     def __init__(self, count: int = HANDS):
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="hand")
+        import torch
+
+        share = max(1, torch.get_num_threads() // count)  # more threads than cores wait for each other, and wait by spinning
+        self._pool = ThreadPoolExecutor(count, "hand", torch.set_num_threads, (share,))
 
     def next(self, moments: Iterator[T]) -> Future[T | None]:
         """The next moment, being made; None at the end. It knows whose request it is, which a ZeroGPU Space asks for."""
