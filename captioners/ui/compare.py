@@ -79,7 +79,7 @@ class Compare:
     def _card(self, spec: Spec) -> Card:
         with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240):
             gr.HTML(head_html(spec))
-            body = gr.HTML(message_html("The models are being loaded …"), js_on_load=FORK)
+            body = gr.HTML(message_html("On its way …"), js_on_load=FORK)
             plot = gr.Plot(label=f"{spec.title}: log-probabilities per token", show_label=False, container=False, elem_classes="cl-plot")
             with gr.Column(elem_classes="cl-tail"):
                 numbers = gr.HTML()
@@ -100,9 +100,9 @@ class Compare:
         for name, made in panel.front.items():
             listening = [c.asked for c in self.cards if c.spec.listens_to(name)]
             knobs.moved(made)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
-        for name, values in knobs.presets(panel.specs).items():
-            panel.presets[name].click(self._preset(values), None, [self.touched, *panel.front.values(), *asked], **QUICK)
         own = [made for c in self.cards for made in c.own.values()]
+        for name, values in knobs.presets(panel.specs).items():
+            panel.presets[name].click(self._preset(name, values), None, [self.touched, *panel.front.values(), *own, *asked], **QUICK)
         panel.reset.click(self._reset, None, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)
 
     def _wire_card(self, card: Card) -> list[Any]:
@@ -156,9 +156,11 @@ class Compare:
 
         return switch
 
-    def _preset(self, values: dict[str, Any]) -> Callable[..., list[Any]]:
-        defaults = {name: c.default for name, c in self.panel.controls.items()} | values
-        return lambda: [tuple(values), *defaults.values(), *self._ask()]
+    def _preset(self, name: str, values: dict[str, Any]) -> Callable[..., list[Any]]:
+        front = {name: c.default for name, c in self.panel.controls.items()} | values
+        chosen = [(knobs.own_preset(card.spec, name), c.name) for card in self.cards for c in knobs.own_controls(card.spec)]
+        own = [values[c] if c in values else gr.skip() for values, c in chosen]
+        return lambda: [tuple(values), *front.values(), *own, *self._ask()]
 
     def _reset(self) -> list[Any]:
         own = [c.default for card in self.cards for c in knobs.own_controls(card.spec)]

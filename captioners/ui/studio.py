@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from captioners import registry
 from captioners.lab import Lab
@@ -29,9 +30,14 @@ OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
 Key = tuple[str, str, Settings]
 
 
+def guidance_off(spec: Spec) -> dict[str, Any]:
+    """The values at which nothing guides this method."""
+    return {name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)}
+
+
 def unguided(spec: Spec, settings: Settings) -> Settings:
     """The same settings with all guidance off."""
-    return settings.replace(**{name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)})
+    return settings.replace(**guidance_off(spec))
 
 
 class Studio:

@@ -53,7 +53,8 @@ def tally_html(votes: Sequence[Vote]) -> str:
         rows.append(
             [words, *(f"{mine.count(w)} / {theirs.count(w)}" for w in ("guided", "unguided", "neither")), f"{agree} of {len(votes)}"]
         )
-    return table(f"{len(votes)} votes: yours / the judge's", ["question", "guided", "unguided", "no difference", "agreed"], rows)
+    count = "1 vote" if len(votes) == 1 else f"{len(votes)} votes"
+    return table(f"{count}: yours / the judge's", ["question", "guided", "unguided", "no difference", "agreed"], rows)
 
 
 def pair_html(captions: Sequence[str], revealed: str = "") -> str:
