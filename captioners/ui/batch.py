@@ -15,6 +15,7 @@ import gradio as gr
 from captioners.lab import choose_methods
 from captioners.media import MAX_BYTES, MediaError, load_media
 from captioners.types import CaptionLabError, Media, Result, Spec
+from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import number, table
 from captioners.ui.saving import as_csv, save_button
 from captioners.ui.studio import Studio
@@ -142,7 +143,7 @@ class Batch:
         with gr.Row(elem_classes="cl-downloads"):
             save_button("Download CSV", "captions.csv", batch_csv, rows, "cl-batch-csv")
             save_button("Download JSONL", "captions.jsonl", batch_jsonl, rows, "cl-batch-jsonl")
-        running = run.click(self._run, [files, methods], [shown, rows], concurrency_id="models", concurrency_limit=2, **PRIVATE)
+        running = run.click(self._run, [files, methods], [shown, rows], **HEAVY, **PRIVATE)
         stop.click(None, cancels=[running], **PRIVATE)
 
     def _run(self, files: list[str] | None, methods: list[str], progress: gr.Progress = gr.Progress()) -> Iterator[tuple]:  # noqa: B008 (Gradio's way)

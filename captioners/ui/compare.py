@@ -13,6 +13,7 @@ from captioners.media import MediaError
 from captioners.types import Spec
 from captioners.ui import knobs, share
 from captioners.ui.card import head_html, message_html
+from captioners.ui.hosting import HEAVY
 from captioners.ui.panel import Panel
 from captioners.ui.player import SCALE, Player
 from captioners.ui.plots import comparison_figure
@@ -21,7 +22,6 @@ from captioners.ui.studio import Studio
 from captioners.ui.tables import comparison_table
 from captioners.ui.tint import legend
 
-HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 2}
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 QUICK: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}  # queued: only then does Gradio tell that a State has changed
 FORK = """element.addEventListener('click', event => {
@@ -92,7 +92,7 @@ class Compare:
     def _wire_panel(self) -> None:
         panel, asked = self.panel, self.asked
         for made, tab, example in panel.inputs:
-            made.change(self._pick, made, [self.source, *asked], preprocess=False, **QUICK)
+            made.change(self._pick, made, [made, self.source, *asked], preprocess=False, **QUICK)
             tab.select(self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK)
         panel.run.click(self._ask, None, asked, **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
@@ -136,22 +136,22 @@ class Compare:
     # --------------------------------------------------------------------------------------------------- events
 
     def _pick(self, payload: dict | None) -> list[Any]:
-        """A new file. It is read at once, so that a bad one is told of once and not by every card."""
+        """A new file. It is read at once, so that a bad one is told of once and not by every card, and taken away again."""
         path = payload["path"] if payload else None
         try:
             self.studio.media(path)
         except MediaError as error:
             if path:
                 gr.Warning(str(error), title="This file cannot be used")
-            path = None
-        return [path, *self._ask()]
+            return [None if path else gr.skip(), None, *self._ask()]
+        return [gr.skip(), path, *self._ask()]
 
     def _switch(self, example: str) -> Callable[..., list[Any]]:
         """Going to the other tab is choosing what stands there: a file, or else our example. A tab is also told when the page opens."""
 
         def switch(payload: dict | None, source: str | None) -> list[Any]:
             if payload:
-                return [gr.skip(), *self._pick(payload)]
+                return self._pick(payload)
             return [example if source else gr.skip(), gr.skip(), *(gr.skip() for _ in self.asked)]
 
         return switch

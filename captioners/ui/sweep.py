@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from captioners.types import CaptionLabError, Control, Result, Spec, to_json
+from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import number, table
 from captioners.ui.plots import GREEN, ORANGE, PURPLE, dressed
 from captioners.ui.saving import as_csv, save_button
@@ -139,7 +140,7 @@ class Sweep:
         )
         control.input(self._limits, [method, control], [low, high], **PRIVATE)
         inputs = [source, method, control, low, high, count]
-        run.click(self._run, inputs, [plot, shown, swept], concurrency_id="models", concurrency_limit=2, **PRIVATE)
+        run.click(self._run, inputs, [plot, shown, swept], **HEAVY, **PRIVATE)
 
     def _choices(self, spec: Spec) -> dict[str, Any]:
         controls = swept_controls(spec)

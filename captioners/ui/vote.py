@@ -13,6 +13,7 @@ import gradio as gr
 from captioners.lab import choose_methods
 from captioners.types import CaptionLabError, Result, Spec
 from captioners.ui import examples
+from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import table
 from captioners.ui.saving import save_button
 from captioners.ui.studio import Studio, unguided
@@ -85,7 +86,7 @@ class BlindVote:
             forget = gr.Button("Forget my votes", size="sm", elem_id="cl-forget")
         tab.select(tally_html, votes, tally, **PRIVATE)
         shown = [picture, sound, pair, *answers, cast, ballot]
-        another.click(self._next, None, shown, concurrency_id="models", concurrency_limit=2, **PRIVATE)
+        another.click(self._next, None, shown, **HEAVY, **PRIVATE)
         cast.click(self._cast, [ballot, votes, *answers], [votes, pair, cast, tally], **PRIVATE)
         forget.click(lambda: ([], tally_html([])), None, [votes, tally], **PRIVATE)
 
