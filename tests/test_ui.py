@@ -283,6 +283,7 @@ def test_a_run_leaves_as_json_and_as_one_file(picture):
     made = result()
     data = json.loads(share.as_json((made, result("a pet")), None))
     assert (data["results"][0]["caption"], data["unguided"][0]["caption"]) == ("a <dog>", "a pet")
+    assert share.as_json(None, None) == sweep_json(None) == sweep_csv(None) == batch_csv([]) == ""  # nothing to save yet
     page = share.as_html(picture, [(SPEC, made, result("a pet"))])
     assert "data:image/jpeg;base64," in page
     assert "<script" not in page

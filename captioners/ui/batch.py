@@ -116,7 +116,7 @@ def batch_table(rows: Sequence[Row]) -> str:
 
 def batch_csv(rows: Sequence[Row] | None) -> str:
     """For a spreadsheet."""
-    return as_csv(HEAD, [row.cells() for row in rows or []])
+    return as_csv(HEAD, [row.cells() for row in rows]) if rows else ""
 
 
 def batch_jsonl(rows: Sequence[Row] | None) -> str:

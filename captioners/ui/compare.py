@@ -179,7 +179,8 @@ class Compare:
         return (comparison_figure(rows), comparison_table(rows)) if rows else (None, "")
 
     def _report(self, source: str | None, *runs: tuple | None) -> str:
-        return share.as_html(self.studio.media(source), self._rows(runs))
+        rows = self._rows(runs)
+        return share.as_html(self.studio.media(source), rows) if rows else ""
 
 
 def _number() -> int:

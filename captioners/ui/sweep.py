@@ -110,7 +110,7 @@ def sweep_csv(swept: Swept | None) -> str:
 
 def sweep_json(swept: Swept | None) -> str:
     """Everything, traces too."""
-    return json.dumps(to_json(swept), ensure_ascii=False)
+    return "" if swept is None else json.dumps(to_json(swept), ensure_ascii=False)
 
 
 class Sweep:

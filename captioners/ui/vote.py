@@ -82,7 +82,7 @@ class BlindVote:
                 cast = gr.Button("Vote and reveal", elem_id="cl-vote", interactive=False)
                 tally = gr.HTML()
         with gr.Row(elem_classes="cl-downloads"):
-            save_button("Download votes", "votes.json", lambda v: json.dumps(v, ensure_ascii=False), votes, "cl-votes-json")
+            save_button("Download votes", "votes.json", lambda v: json.dumps(v, ensure_ascii=False) if v else "", votes, "cl-votes-json")
             forget = gr.Button("Forget my votes", size="sm", elem_id="cl-forget")
         tab.select(tally_html, votes, tally, **PRIVATE)
         shown = [picture, sound, pair, *answers, cast, ballot]

@@ -6,6 +6,8 @@ from captioners.ui import examples
 def test_a_sweep_is_drawn_and_downloaded(visit):
     page = visit()
     page.get_by_role("tab", name="Sweep").click()
+    page.click("#cl-sweep-csv")
+    page.get_by_text("There is nothing to download yet").first.wait_for()
     page.click("#cl-sweep")
     page.get_by_text("Typist over Guidance scale γ").wait_for()
     with page.expect_download() as download:
