@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from captioners import guidance
+from captioners.provenance import noted
 from captioners.text import EOS, CaptionTokenizer
 from captioners.types import Alternative, Candidate, Media, Result, Settings, SettingsError, Spec, Step, StepToken, TokenTrace, to_json
 
@@ -250,7 +251,7 @@ def finished(
         settings=to_json(settings),
         seed=settings["seed"],
         profile=players.profile,
-        weights=players.weights,
+        weights=noted(),
         seconds={name: value / share for name, value in clock.seconds.items()},
         calls=dict(clock.calls),
         notes=[*media.notes, *players.notes],

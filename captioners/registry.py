@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from captioners.provenance import noting
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class Captioner(ABC):
         The last moment's Steps hold the Results.
         """
 
+    def run(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
+        """`decode`, whose results name the weights that were used for them."""
+        return noting(self.decode(media, settings, live))
+
     def caption_batch(self, media: Sequence[Media], settings: Sequence[Settings]) -> list[Result]:
         """Rows may differ in everything: media, scales, seeds."""
         if len(media) != len(settings):
@@ -38,13 +43,13 @@ class Captioner(ABC):
             return []
         for item in media:
             self.check(item)
-        (last,) = deque(self.decode(media, settings, live=False), maxlen=1)
+        (last,) = deque(self.run(media, settings, live=False), maxlen=1)
         return [step.result for step in last]
 
     def stream(self, media: Media, settings: Settings) -> Iterator[Step]:
         """The same work for one row, live."""
         self.check(media)
-        for (step,) in self.decode([media], [settings], live=True):
+        for (step,) in self.run([media], [settings], live=True):
             yield step
 
     def caption(self, media: Media, settings: Settings | None = None) -> Result:

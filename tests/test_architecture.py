@@ -16,31 +16,32 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS: dict[str, set[str]] = {
     "types": set(),
     "text": set(),
+    "provenance": set(),
     "sound_classes": set(),
     "guidance": {"types"},
     "controls": {"types"},
     "media": {"types"},
     "nets": set(),
     "continuations": {"text"},
-    "decoding": {"guidance", "text", "types"},
+    "decoding": {"guidance", "provenance", "text", "types"},
     "denoising": {"decoding", "guidance", "text", "types"},
     "allocator": set(),
-    "profiles": {"allocator", "nets", "text", "types"},
-    "registry": {"methods", "profiles", "types"},  # it finds the methods and hands them a profile's players
+    "profiles": {"allocator", "nets", "provenance", "text", "types"},
+    "registry": {"methods", "profiles", "provenance", "types"},  # it finds the methods and hands them a profile's players
     "methods": {"continuations", "controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
     "metrics": {"sound_classes", "types"},
     "lab": {"metrics", "profiles", "registry", "types"},
     "evaluation": {"lab", "media", "metrics", "profiles", "registry", "sound_classes", "types"},
-    "bench": {"evaluation", "guidance", "nets", "profiles", "registry", "types"},
+    "bench": {"allocator", "evaluation", "guidance", "nets", "profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types"},
     "training": {"allocator", "evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
-    "ui": {"controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},
+    "ui": {"allocator", "controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "types"},
     "__init__": {"lab", "media", "registry", "types"},
     "__main__": {"cli"},
 }
 FILE_MODULES = {"glob", "huggingface_hub", "os", "pathlib", "pickle", "safetensors", "shutil", "subprocess", "tempfile", "urllib"}
 FILE_CALLS = {"open", "from_pretrained", "from_file", "hf_hub_download", "read_bytes", "read_text", "safe_open", "snapshot_download"}
-PURE = ("types", "text", "guidance", "controls", "nets", "continuations", "decoding", "denoising", "methods")
+PURE = ("types", "text", "provenance", "guidance", "controls", "nets", "continuations", "decoding", "denoising", "methods")
 
 
 def layer_of(path: Path) -> str:

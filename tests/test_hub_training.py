@@ -97,13 +97,16 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
     monkeypatch.setattr(prefix_denoiser, "BATCH", 2)
     monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
     assert train("prefix-diffusion", data, models, tmp_path, capsys)["dev_loss"] > 0
-    players = load_profile("hub", "cpu", str(models), (str(tmp_path),)).players_for("prefix-diffusion")
+    profile = load_profile("hub", "cpu", str(models), (str(tmp_path),))
+    players = profile.players_for("prefix-diffusion")
     (features,) = players.encode([picture])
     assert torch.allclose(features.pooled, players.ranker("image").embed_media([picture])[0])
     net = players.prefix_denoiser()
     prefix = net.prefix({"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([players.start_token("image")]))
     assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (1, 6, len(players.tokenizer))
-    assert set(players.weights) == {"prefix-diffusion", "image-ranker"}
+    method = registry.load("prefix-diffusion", profile)
+    result = method.caption(picture, method.spec.settings(num_steps=5, num_candidates=1))
+    assert set(result.weights) == {"prefix-diffusion", "image-ranker"}
     with pytest.raises(ProfileError, match="pictures only"):
         players.encode([sound])
 

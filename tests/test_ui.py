@@ -5,8 +5,10 @@ import json
 import math
 import re
 import sys
+import threading
 import zipfile
-from html import unescape
+from concurrent.futures import ThreadPoolExecutor
+from html import escape, unescape
 from types import SimpleNamespace
 
 import fakes
@@ -21,11 +23,13 @@ from captioners.types import Alternative, Candidate, CaptionLabError, Result, Sc
 from captioners.ui import examples, knobs, share
 from captioners.ui.about import about_html
 from captioners.ui.badges import badges_html
-from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files
+from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files, count_files
 from captioners.ui.caption import caption_html
 from captioners.ui.card import body_html, head_html, numbers_html, progress_words
+from captioners.ui.hands import HANDS
 from captioners.ui.player import BUDGET, Player
 from captioners.ui.plots import comparison_figure, trace_figure
+from captioners.ui.stories import STORIES
 from captioners.ui.studio import Studio, unguided
 from captioners.ui.sweep import Swept, spread, sweep_csv, sweep_figure, sweep_json, sweep_table
 from captioners.ui.tables import comparison_table, trace_table
@@ -91,6 +95,7 @@ def test_word_pieces_are_joined():
         Step(2, 2, [StepToken(" sun", "final", 1), StepToken("set", "final", 1)], [trace(0, " sun", -1, -1), trace(1, "set", -1, -1)]),
     )
     assert "</span><span" in html
+    assert html.count("cl-joined") == 1
 
 
 def test_badges_carry_change_scale_and_encoder():
@@ -227,6 +232,22 @@ def test_unguided_turns_off_everything_that_guides():
     assert unguided(best, best.settings())["num_candidates"] == 1
 
 
+def test_the_preset_off_is_off_whatever_a_method_was_set_to():
+    front = knobs.front_controls(registry.available())
+    moved = knobs.presets(registry.available())["off"]
+    for spec in registry.available():
+        own = {c.name: c.choices[-1] if c.kind == "choice" else c.default for c in knobs.own_controls(spec)}  # mcs-printed among them
+        values = {name: c.default for name, c in front.items()} | moved
+        pressed = knobs.gather(spec, values, tuple(moved), own | knobs.own_preset(spec, "off"), 0)
+        assert pressed == unguided(spec, pressed)
+    assert knobs.own_preset(SPEC, "strong") == knobs.own_preset(SPEC, "paper") == {}
+
+
+def test_a_shared_control_is_told_in_words_that_hold_for_all():
+    own = dataclasses.replace(SPEC, controls=(GUIDANCE_SCALE.but(help="Mine alone."), SEED))
+    assert knobs.front_controls([own, OTHER])["guidance_scale"].help == GUIDANCE_SCALE.help
+
+
 def test_every_kind_of_control_has_a_component():
     import gradio as gr
 
@@ -262,6 +283,7 @@ def test_a_run_leaves_as_json_and_as_one_file(picture):
     made = result()
     data = json.loads(share.as_json((made, result("a pet")), None))
     assert (data["results"][0]["caption"], data["unguided"][0]["caption"]) == ("a <dog>", "a pet")
+    assert share.as_json(None, None) == sweep_json(None) == sweep_csv(None) == batch_csv([]) == ""  # nothing to save yet
     page = share.as_html(picture, [(SPEC, made, result("a pet"))])
     assert "data:image/jpeg;base64," in page
     assert "<script" not in page
@@ -303,6 +325,15 @@ def test_the_store_is_bounded(studio, picture, monkeypatch):
     monkeypatch.setattr("captioners.ui.studio.REMEMBERED", 2)
     studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=s) for s in range(5)])
     assert len(studio._kept) == 2
+
+
+def test_models_run_on_a_few_threads_whoever_asks(studio, picture, monkeypatch):
+    seen, inner = set(), fakes.Echo.decode
+    monkeypatch.setattr(fakes.Echo, "decode", lambda self, *rest: seen.add(threading.current_thread().name) or inner(self, *rest))
+    with ThreadPoolExecutor(12) as visitors:
+        list(visitors.map(lambda seed: studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=seed)]), range(24)))
+    assert 1 <= len(seen) <= HANDS
+    assert all(name.startswith("hand") for name in seen)
 
 
 def test_a_bad_file_is_a_media_error(studio, tmp_path):
@@ -404,6 +435,7 @@ def test_a_batch_goes_on_after_a_bad_file_and_looks_into_zips(studio, tmp_path):
     assert len(batch_csv(rows).splitlines()) == 5
     assert json.loads(batch_jsonl(rows).splitlines()[1])["caption"] == rows[1].result.caption
     assert "4 captions" in batch_table(rows)
+    assert count_files(paths) == 3
 
 
 def test_a_shared_slider_that_reaches_further_than_a_method_gives_it_its_own_end():
@@ -427,6 +459,16 @@ def test_a_vote_is_unmasked_and_set_beside_the_judges():
     assert "1 / 2" in html
     assert "1 of 2" in html
     assert "0 of 2" in html
+
+
+def test_about_tells_of_every_shipped_method_how_it_works_where_it_fails_and_what_to_cite():
+    specs = registry.available()
+    html = about_html(specs, "embedded")
+    assert set(STORIES) == {s.id for s in specs}
+    for spec in specs:
+        story = STORIES[spec.id]
+        assert len(re.findall(r"[.:;](?: |$)", story.works)) >= 5
+        assert all(escape(words) in html for words in (spec.formula, story.works, story.fails, story.cite))
 
 
 def test_about_speaks_of_every_method_in_its_own_words(studio):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from captioners.allocator import give_back
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -21,10 +22,10 @@ def peak_growth(work: Callable[[], object]) -> float | None:
         before = torch.cuda.memory_allocated()
         work()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
+    give_back()  # what earlier work has freed, so that growth is seen
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier work has freed goes back, so that growth is seen
         RESET.write_text("5")  # the high-water mark falls to what is resident now
-    except (OSError, AttributeError):
+    except OSError:
         work()
         return None
     before = _kilobytes("VmRSS")

@@ -90,15 +90,15 @@ class Worker:
         inputs = list(media.values())
         matcher = self._matcher(inputs[0].kind) if inputs else None
         vectors = embed_media(matcher, inputs) if matcher else None
-        said, seconds = [], []
+        said, seconds, weights = [], [], {"matcher": matcher.name} if matcher else {}
         for name, settings in self.plan.runs:
             started = time.perf_counter()
             asked = settings if self.plan.traced else settings.untraced()
             results = self.methods[name].caption_batch(inputs, [asked] * len(inputs))
             seconds.append(time.perf_counter() - started)
             said.append([self._said(result) for result in results])
+            weights |= {part: name for result in results for part, name in result.weights.items()}
         failed = {name: str(error) for name, error in read.items() if name not in media}
-        weights = dict(getattr(self.profile.players, "weights", {})) | ({"matcher": matcher.name} if matcher else {})
         return Outcome(list(media), said, seconds, vectors, failed, weights)
 
     def _matcher(self, kind: Modality) -> Matcher | None:

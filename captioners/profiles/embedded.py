@@ -23,6 +23,7 @@ from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile
 from captioners.profiles.features import FeatureStore
 from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config
+from captioners.provenance import note
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
@@ -47,12 +48,12 @@ class Shelf:
                 self.configs[part] = read_config(path)
                 module = load_into(build(dict(self.configs[part])), path)
                 self.modules[part] = module.eval().requires_grad_(False).to(self.device)
+            note(part, self.hash(part))
             return self.modules[part]
 
-    @property
-    def hashes(self) -> dict[str, str]:
-        """{part: hash of its file} of everything read so far."""
-        return {part: file_hash(find_part(part, self.folder)) for part in self.modules}
+    def hash(self, part: str) -> str:
+        """A short name for the part's weights."""
+        return file_hash(find_part(part, self.folder))
 
 
 class Encoder:
@@ -73,14 +74,14 @@ class Encoder:
             for kind, encode in (("image", self._images), ("audio", self._sounds)):
                 some = [m for m in new.values() if m.kind == kind]
                 if self.disk and some:
-                    part = f"{kind}-encoder"
-                    encode = self.disk.around(encode, file_hash(find_part(part, self.shelf.folder)), self.shelf.device)
+                    encode = self.disk.around(encode, self.shelf.hash(f"{kind}-encoder"), self.shelf.device)
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
             found = [self.known[m.hash] for m in media]
             for m in media:
                 self.known.move_to_end(m.hash)
+                note(f"{m.kind}-encoder", self.shelf.hash(f"{m.kind}-encoder"))
             while len(self.known) > REMEMBERED:
                 self.known.popitem(last=False)
             return found
@@ -108,7 +109,7 @@ class EmbeddedMatcher:
 
     def __init__(self, part: str, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
         self.net: MatcherNet = shelf.get(part, _matcher_net)
-        self.name = f"{part} {shelf.hashes[part]} (embedded)"
+        self.name = f"{part} {shelf.hash(part)} (embedded)"
         self.calibration = Calibration(**shelf.configs[part]["calibration"])
         self.device, self.encoder, self.tokenizer = shelf.device, encoder, tokenizer
 
@@ -139,7 +140,7 @@ class EmbeddedFluency:
 
     def __init__(self, shelf: Shelf, tokenizer: CaptionTokenizer):
         self.net: RecurrentLM = shelf.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
-        self.name = f"fluency-judge {shelf.hashes['fluency-judge']} (embedded)"
+        self.name = f"fluency-judge {shelf.hash('fluency-judge')} (embedded)"
         self.device, self.tokenizer = shelf.device, tokenizer
 
     @torch.no_grad()
@@ -158,7 +159,7 @@ class EmbeddedClassifier:
 
     def __init__(self, part: str, shelf: Shelf, tokenizer: CaptionTokenizer, build: Callable[[dict[str, Any]], nn.Module]):
         self.net = shelf.get(part, build)
-        self.name = f"{part} {shelf.hashes[part]} (embedded)"
+        self.name = f"{part} {shelf.hash(part)} (embedded)"
         self.device, self.tokenizer = shelf.device, tokenizer
 
     @torch.no_grad()
@@ -181,11 +182,6 @@ class Players:
     @property
     def device(self) -> str:
         return self.shelf.device
-
-    @property
-    def weights(self) -> dict[str, str]:
-        """{part: hash} of what was read so far."""
-        return {**self.encoder.shelf.hashes, **self.shelf.hashes}
 
     @property
     def lm_tokenizer(self) -> CaptionTokenizer:
@@ -212,6 +208,7 @@ class Players:
         """The matcher that methods may rank with."""
         if kind not in self.rankers:
             self.rankers[kind] = EmbeddedMatcher(f"{kind}-ranker", self.shelf, self.encoder, self.tokenizer)
+        note(f"{kind}-ranker", self.shelf.hash(f"{kind}-ranker"))
         return self.rankers[kind]
 
     @torch.no_grad()

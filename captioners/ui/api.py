@@ -10,9 +10,9 @@ import gradio as gr
 
 from captioners.lab import choose_methods
 from captioners.types import CaptionLabError, Control, SettingsError, Spec, to_json
+from captioners.ui.hosting import HEAVY
 from captioners.ui.studio import Studio
 
-HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 2}
 MEDIA = "media: The file to caption: a picture or a sound clip."
 FORCED = 'forced: Tokens that are fixed, as {"position": "token"}; positions count from 0.'
 RETURNS = '{"results": [...]}, one for each method: caption, candidates, scores, trace, seconds, settings, seed, profile, weights.'

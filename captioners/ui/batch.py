@@ -15,12 +15,14 @@ import gradio as gr
 from captioners.lab import choose_methods
 from captioners.media import MAX_BYTES, MediaError, load_media
 from captioners.types import CaptionLabError, Media, Result, Spec
+from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import number, table
 from captioners.ui.saving import as_csv, save_button
 from captioners.ui.studio import Studio
 
 MOST = 200  # files
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+FORMS = {"words": ".0f", "perplexity": ",.1f"}
 HEAD = ("file", "method", "caption", "clipscore", "perplexity", "words", "seconds", "error")
 
 
@@ -49,11 +51,24 @@ def unpacked(paths: Sequence[str]) -> Iterator[tuple[str, str | bytes | MediaErr
             continue
         try:
             with zipfile.ZipFile(path) as archive:
-                for member in archive.infolist():
-                    if not member.is_dir() and not Path(member.filename).name.startswith("."):
-                        yield member.filename, _read(archive, member)
+                for member in _members(path):
+                    yield member.filename, _read(archive, member)
         except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
             yield Path(path).name, MediaError("The archive cannot be read: pack the files again as a plain zip.")
+
+
+def count_files(paths: Sequence[str]) -> int:
+    """How many there are to caption, what lies in archives included."""
+    return min(MOST, sum(len(_members(path)) if zipfile.is_zipfile(path) else 1 for path in paths))
+
+
+def _members(path: str) -> list[zipfile.ZipInfo]:
+    """What an archive holds, hidden files and folders left out; nothing if it cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [m for m in archive.infolist() if not m.is_dir() and not Path(m.filename).name.startswith(".")]
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+        return []
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes | MediaError:
@@ -91,15 +106,17 @@ def _media(name: str, content: str | bytes | MediaError) -> Media:
 def batch_table(rows: Sequence[Row]) -> str:
     """What is there so far."""
 
-    def cell(value: Any) -> str:
-        return number(value) if isinstance(value, float) else escape(str(value)) if value not in (None, "") else "–"
+    def cell(name: str, value: Any) -> str:
+        if isinstance(value, float):
+            return number(value, FORMS.get(name, ".2f"))
+        return escape(str(value)) if value not in (None, "") else "–"
 
-    return table(f"{len(rows)} captions", HEAD, [[cell(v) for v in row.cells()] for row in rows])
+    return table(f"{len(rows)} captions", HEAD, [[cell(n, v) for n, v in zip(HEAD, row.cells(), strict=True)] for row in rows])
 
 
 def batch_csv(rows: Sequence[Row] | None) -> str:
     """For a spreadsheet."""
-    return as_csv(HEAD, [row.cells() for row in rows or []])
+    return as_csv(HEAD, [row.cells() for row in rows]) if rows else ""
 
 
 def batch_jsonl(rows: Sequence[Row] | None) -> str:
@@ -122,11 +139,11 @@ class Batch:
                 with gr.Row():
                     run = gr.Button("Caption all", variant="primary", elem_id="cl-batch")
                     stop = gr.Button("Stop", elem_id="cl-batch-stop")
-        shown = gr.HTML(elem_classes="cl-swept")
+        shown = gr.HTML(elem_classes="cl-batch")
         with gr.Row(elem_classes="cl-downloads"):
             save_button("Download CSV", "captions.csv", batch_csv, rows, "cl-batch-csv")
             save_button("Download JSONL", "captions.jsonl", batch_jsonl, rows, "cl-batch-jsonl")
-        running = run.click(self._run, [files, methods], [shown, rows], concurrency_id="models", concurrency_limit=2, **PRIVATE)
+        running = run.click(self._run, [files, methods], [shown, rows], **HEAVY, **PRIVATE)
         stop.click(None, cancels=[running], **PRIVATE)
 
     def _run(self, files: list[str] | None, methods: list[str], progress: gr.Progress = gr.Progress()) -> Iterator[tuple]:  # noqa: B008 (Gradio's way)
@@ -135,7 +152,9 @@ class Batch:
         if not methods:
             raise gr.Error("No method is chosen: tick at least one.", print_exception=False)
         rows: list[Row] = []
+        total, seen = count_files(files), set()
         for row in caption_files(self.studio, files, methods):
             rows.append(row)
-            progress(0, desc=f"{row.file}: {len(rows)} captions")
+            seen.add(row.file)
+            progress((len(seen), total), desc=row.file, unit="files")
             yield batch_table(rows), list(rows)

@@ -24,10 +24,11 @@ def _token(method: str, position: int, token: StepToken, trace: TokenTrace | Non
     gap = " " if token.text.startswith(" ") or token.state == "masked" else ""
     text = "▒▒▒" if token.state == "masked" else escape(token.text.strip()) or "␣"
     hue, style = tint(trace.cond - trace.uncond) if trace else ("cl-even", "")
+    joined = "" if gap or not position else " cl-joined"  # a further piece of the same word
     if not (done and trace):
-        return f'{gap}<span class="cl-token cl-{token.state} {hue}" style="{style}">{text}</span>'
+        return f'{gap}<span class="cl-token cl-{token.state} {hue}{joined}" style="{style}">{text}</span>'
     name = f"cl-{method}-{position}"
-    return gap + popover(name, text, _alternatives(trace), f"cl-token cl-final {hue}", style, hint(trace))
+    return gap + popover(name, text, _alternatives(trace), f"cl-token cl-final {hue}{joined}", style, hint(trace))
 
 
 def hint(trace: TokenTrace) -> str:

@@ -15,10 +15,10 @@ from captioners.ui.tables import candidates_table, trace_table
 
 def head_html(spec: Spec) -> str:
     """Title, idea and paper."""
-    formula = f'<code title="the guided score">{escape(spec.formula)}</code> ' if spec.formula else ""
+    formula = f'<p><code title="the guided score">{escape(spec.formula)}</code></p>' if spec.formula else ""
     return (
-        f'<header class="cl-head"><h2>{escape(spec.title)}</h2><p>{escape(spec.idea)}</p>'
-        f'<p>{formula}<a href="{escape(spec.paper)}" target="_blank" rel="noopener">paper</a></p></header>'
+        f'<header class="cl-head"><div><h2>{escape(spec.title)}</h2><a href="{escape(spec.paper)}" target="_blank" rel="noopener" '
+        f'aria-label="paper: {escape(spec.title)}">paper</a></div><p>{escape(spec.idea)}</p>{formula}</header>'
     )
 
 

@@ -13,6 +13,7 @@ from captioners.media import MediaError
 from captioners.types import Spec
 from captioners.ui import knobs, share
 from captioners.ui.card import head_html, message_html
+from captioners.ui.hosting import HEAVY
 from captioners.ui.panel import Panel
 from captioners.ui.player import SCALE, Player
 from captioners.ui.plots import comparison_figure
@@ -21,7 +22,6 @@ from captioners.ui.studio import Studio
 from captioners.ui.tables import comparison_table
 from captioners.ui.tint import legend
 
-HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 2}
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 QUICK: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}  # queued: only then does Gradio tell that a State has changed
 FORK = """element.addEventListener('click', event => {
@@ -79,7 +79,7 @@ class Compare:
     def _card(self, spec: Spec) -> Card:
         with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240):
             gr.HTML(head_html(spec))
-            body = gr.HTML(message_html("The models are being loaded …"), js_on_load=FORK)
+            body = gr.HTML(message_html("On its way …"), js_on_load=FORK)
             plot = gr.Plot(label=f"{spec.title}: log-probabilities per token", show_label=False, container=False, elem_classes="cl-plot")
             with gr.Column(elem_classes="cl-tail"):
                 numbers = gr.HTML()
@@ -92,7 +92,7 @@ class Compare:
     def _wire_panel(self) -> None:
         panel, asked = self.panel, self.asked
         for made, tab, example in panel.inputs:
-            made.change(self._pick, made, [self.source, *asked], preprocess=False, **QUICK)
+            made.change(self._pick, made, [made, self.source, *asked], preprocess=False, **QUICK)
             tab.select(self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK)
         panel.run.click(self._ask, None, asked, **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
@@ -100,9 +100,9 @@ class Compare:
         for name, made in panel.front.items():
             listening = [c.asked for c in self.cards if c.spec.listens_to(name)]
             knobs.moved(made)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
-        for name, values in knobs.presets(panel.specs).items():
-            panel.presets[name].click(self._preset(values), None, [self.touched, *panel.front.values(), *asked], **QUICK)
         own = [made for c in self.cards for made in c.own.values()]
+        for name, values in knobs.presets(panel.specs).items():
+            panel.presets[name].click(self._preset(name, values), None, [self.touched, *panel.front.values(), *own, *asked], **QUICK)
         panel.reset.click(self._reset, None, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)
 
     def _wire_card(self, card: Card) -> list[Any]:
@@ -136,29 +136,31 @@ class Compare:
     # --------------------------------------------------------------------------------------------------- events
 
     def _pick(self, payload: dict | None) -> list[Any]:
-        """A new file. It is read at once, so that a bad one is told of once and not by every card."""
+        """A new file. It is read at once, so that a bad one is told of once and not by every card, and taken away again."""
         path = payload["path"] if payload else None
         try:
             self.studio.media(path)
         except MediaError as error:
             if path:
                 gr.Warning(str(error), title="This file cannot be used")
-            path = None
-        return [path, *self._ask()]
+            return [None if path else gr.skip(), None, *self._ask()]
+        return [gr.skip(), path, *self._ask()]
 
     def _switch(self, example: str) -> Callable[..., list[Any]]:
         """Going to the other tab is choosing what stands there: a file, or else our example. A tab is also told when the page opens."""
 
         def switch(payload: dict | None, source: str | None) -> list[Any]:
             if payload:
-                return [gr.skip(), *self._pick(payload)]
+                return self._pick(payload)
             return [example if source else gr.skip(), gr.skip(), *(gr.skip() for _ in self.asked)]
 
         return switch
 
-    def _preset(self, values: dict[str, Any]) -> Callable[..., list[Any]]:
-        defaults = {name: c.default for name, c in self.panel.controls.items()} | values
-        return lambda: [tuple(values), *defaults.values(), *self._ask()]
+    def _preset(self, name: str, values: dict[str, Any]) -> Callable[..., list[Any]]:
+        front = {name: c.default for name, c in self.panel.controls.items()} | values
+        chosen = [(knobs.own_preset(card.spec, name), c.name) for card in self.cards for c in knobs.own_controls(card.spec)]
+        own = [values[c] if c in values else gr.skip() for values, c in chosen]
+        return lambda: [tuple(values), *front.values(), *own, *self._ask()]
 
     def _reset(self) -> list[Any]:
         own = [c.default for card in self.cards for c in knobs.own_controls(card.spec)]
@@ -177,7 +179,8 @@ class Compare:
         return (comparison_figure(rows), comparison_table(rows)) if rows else (None, "")
 
     def _report(self, source: str | None, *runs: tuple | None) -> str:
-        return share.as_html(self.studio.media(source), self._rows(runs))
+        rows = self._rows(runs)
+        return share.as_html(self.studio.media(source), rows) if rows else ""
 
 
 def _number() -> int:

@@ -1,9 +1,11 @@
-"""Where the page is served: a ZeroGPU Space lends its GPU only to functions that ask for it; everywhere else nothing changes."""
+"""How the page is served: how much work goes on at once, and that a ZeroGPU Space lends its GPU only to functions that ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 4}  # one visitor's four cards come on together; others wait
 
 
 def on_gpu(function: Callable[..., Any]) -> Callable[..., Any]:

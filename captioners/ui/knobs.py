@@ -7,19 +7,25 @@ from typing import Any
 
 import gradio as gr
 
+from captioners import controls
 from captioners.types import Control, Settings, Spec
-from captioners.ui.studio import OFF
+from captioners.ui.studio import guidance_off
 
 SHARED_SEED = "seed"
+COMMON = {c.name: c for c in vars(controls).values() if isinstance(c, Control)}
 STRONG = {"guidance_scale": 4.0}
 
 
 def front_controls(specs: Sequence[Spec]) -> dict[str, Control]:
-    """The shared controls by name, as the first method that listens declares them, wide enough for all that do."""
+    """The shared controls by name, as the first method that listens declares them, but wide enough for all that do.
+
+    What a method says of one is about that method: the words of `controls` hold for all.
+    """
     found: dict[str, Control] = {}
     for control in (c for spec in specs for c in spec.controls if c.front):
         first = found.get(control.name, control)
-        found[control.name] = first.but(low=min(first.low, control.low), high=max(first.high, control.high))
+        words = COMMON.get(control.name, first).help
+        found[control.name] = first.but(low=min(first.low, control.low), high=max(first.high, control.high), help=words)
     return found
 
 
@@ -66,5 +72,11 @@ def _within(control: Control, value: Any) -> Any:
 
 def presets(specs: Sequence[Spec]) -> dict[str, dict[str, Any]]:
     """Preset → the shared controls that it moves; "paper" moves none, so every method has its own default."""
-    front, off = front_controls(specs), {**OFF, **{name: value for spec in specs for name, value in spec.off.items()}}
+    front, off = front_controls(specs), {name: value for spec in specs for name, value in guidance_off(spec).items()}
     return {name: {k: v for k, v in values.items() if k in front} for name, values in (("off", off), ("paper", {}), ("strong", STRONG))}
+
+
+def own_preset(spec: Spec, preset: str) -> dict[str, Any]:
+    """The method's own controls that a preset sets: one of them may decide at which value of a shared one guidance is off."""
+    own = {c.name for c in own_controls(spec)}
+    return {name: value for name, value in guidance_off(spec).items() if name in own} if preset == "off" else {}

@@ -31,7 +31,7 @@ class Panel:
                     image_mode=None,
                     sources=["upload", "clipboard", "webcam"],
                     label="Picture",
-                    height=150,
+                    height=135,
                     buttons=[],
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",

@@ -15,7 +15,7 @@ from captioners.ui.plots import trace_figure
 from captioners.ui.steps import is_denoised
 from captioners.ui.studio import Studio, unguided
 
-FRAME = 0.04  # seconds between two pictures of a caption in the making
+FRAME = 0.1  # seconds between two pictures of a caption in the making: smooth enough, and the models keep the processor
 LADDER = 11  # values of the guidance scale that are decoded ahead
 BUDGET = 12.0  # seconds that decoding ahead may take one by one; in one batch it takes a fraction
 BREATH = 0.3  # seconds between two chances to stop what is decoded ahead

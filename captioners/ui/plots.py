@@ -44,6 +44,7 @@ KEY = {
 DASHES = {"solid": "━", "dash": "╍", "dot": "┅", "dashdot": "┉"}
 HOVER_ALTERNATIVES = 5
 HEIGHT = 330  # the same for every card
+DOMAINS = {2: [(0.47, 1), (0, 0.38)], 3: [(0.71, 1), (0.46, 0.62), (0, 0.36)]}  # of the rows, with a line for a key above each
 LEAST = 0.25  # nats: smaller differences must not look large
 
 
@@ -54,10 +55,9 @@ def trace_figure(spec: Spec, result: Result) -> go.Figure:
     """
     trace = result.trace
     x = [t.position for t in trace]
-    rows = [_curves(trace, spec.branches), _difference(trace), *steps_row(result)]
-    tops = [1, 0.66, 0.46] if len(rows) == 3 else [1, 0.4]
+    rows = [_curves(trace, spec.branches), _difference(trace, spec.branches), *steps_row(result)]
     layout: dict[str, Any] = {**LOOK, "height": HEIGHT, "showlegend": False, "annotations": []}
-    for i, (top, bottom) in enumerate(zip(tops, [t + 0.06 for t in tops[1:]] + [0], strict=True)):
+    for i, (bottom, top) in enumerate(DOMAINS[len(rows)]):
         suffix = str(i + 1) if i else ""
         layout[f"yaxis{suffix}"] = {**AXIS, "domain": [bottom, top], "anchor": f"x{suffix}", **rows[i][1]}
         layout[f"xaxis{suffix}"] = {**AXIS, "anchor": f"y{suffix}", "matches": "x", "showticklabels": False}
@@ -73,6 +73,8 @@ def trace_figure(spec: Spec, result: Result) -> go.Figure:
 def _key(drawn: Sequence[dict[str, Any]]) -> str:
     """The curves' names in their colours on one line; Plotly's own legend takes a line for each on a narrow card."""
     lines = [(d["name"], d["line"]) for d in drawn if "line" in d]
+    if not lines:
+        return escape(drawn[0]["name"])
     return " ".join(f'<span style="color:{line["color"]}">{DASHES[line["dash"]]} {escape(name)}</span>' for name, line in lines)
 
 
@@ -87,10 +89,11 @@ def _curves(trace: Sequence[TokenTrace], branches: tuple[str, str]) -> Drawn:
     return drawn, {"title": {"text": "log p", "font": {"size": 10}}}
 
 
-def _difference(trace: Sequence[TokenTrace]) -> Drawn:
+def _difference(trace: Sequence[TokenTrace], branches: tuple[str, str]) -> Drawn:
     y = [finite(t.cond - t.uncond) for t in trace]
     bars = {
         "type": "bar",
+        "name": f"difference, {branches[0]} − {branches[1]}",
         "x": [t.position for t in trace],
         "y": y,
         "showlegend": False,
@@ -101,7 +104,7 @@ def _difference(trace: Sequence[TokenTrace]) -> Drawn:
     }
     known = [d for d in y if d is not None]
     ends = [1.1 * min([-LEAST, *known]), 1.1 * max([LEAST, *known])]
-    return [bars], {"title": {"text": "difference", "font": {"size": 10}}, "range": ends}
+    return [bars], {"title": {"text": "nats", "font": {"size": 10}}, "range": ends, "nticks": 4}
 
 
 def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
@@ -112,14 +115,25 @@ def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
         if not all(k in r.scores for r in (guided, plain) for k in ("perplexity", "clipscore")):
             continue
         ends = [(r.scores["perplexity"].value, r.scores["clipscore"].value) for r in (plain, guided)]
+        text = [f"<b>{escape(spec.title)}, {w}</b><br>{escape(r.caption)}" for w, r in (("unguided", plain), ("guided", guided))]
+        shared: dict[str, Any] = {
+            "legendgroup": spec.id,
+            "line": {"color": colours[i % len(colours)], "width": 2},
+            "hovertemplate": "%{text}<br>perplexity %{x:.3g}, CLIPScore %{y:.2f}<extra></extra>",
+        }
+        same = ends[0] == ends[1]  # no arrow without a way to go
         figure.add_scatter(
-            x=[e[0] for e in ends], y=[e[1] for e in ends], name=spec.title, mode="lines+markers",
-            line={"color": colours[i % len(colours)], "width": 2},
-            marker={"size": [8, 14], "symbol": ["circle-open", "arrow"], "angleref": "previous"},
-            text=[f"<b>{word}</b><br>{escape(r.caption)}" for word, r in (("unguided", plain), ("guided", guided))],
-            hovertemplate="%{text}<br>perplexity %{x:.3g}, CLIPScore %{y:.2f}<extra></extra>",
+            x=[e[0] for e in ends], y=[e[1] for e in ends], name=spec.title + (" (no change)" if same else ""), text=text,
+            mode="lines+markers", marker={"size": 14, "symbol": "circle" if same else "arrow", "angleref": "previous",
+            "opacity": [0, 1]}, **shared,
         )  # fmt: skip
-    figure.update_xaxes(title_text="perplexity, logarithmic (← more fluent)", type="log")
+        if not same:
+            circle = {"size": 9, "symbol": "circle-open", "line": {"width": 2}}
+            figure.add_scatter(x=[ends[0][0]], y=[ends[0][1]], text=text[:1], mode="markers", marker=circle, showlegend=False, **shared)
+    ticks = [m * 10**k for k in range(6) for m in (1, 2, 5)]
+    figure.update_xaxes(
+        title_text="perplexity, logarithmic (← more fluent)", type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks]
+    )
     figure.update_yaxes(title_text="CLIPScore (↑ fits better)")
     return dressed(figure, 320)
 

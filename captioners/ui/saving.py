@@ -9,13 +9,25 @@ from typing import Any
 
 import gradio as gr
 
+from captioners.types import CaptionLabError
+
 
 def save_button(label: str, name: str, make: Callable[..., str], inputs: Any, elem_id: str) -> gr.Button:
-    """A button that downloads what `make` returns."""
+    """A button that downloads what `make` returns; "" means that there is nothing yet, which is told."""
+
+    def text(*values: Any) -> str:
+        try:
+            made = make(*values)
+        except CaptionLabError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        if not made:
+            raise gr.Error("There is nothing to download yet: run it first.", print_exception=False)
+        return made
+
     carried = gr.Textbox(visible="hidden", label=name)
     button = gr.Button(label, size="sm", elem_id=elem_id)
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    button.click(make, inputs, carried, **quiet).then(None, carried, None, js=_script(name), **quiet)
+    button.click(text, inputs, carried, **quiet).success(None, carried, None, js=_script(name), **quiet)
     return button
 
 

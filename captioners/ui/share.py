@@ -68,6 +68,8 @@ class View:
 def as_json(*runs: tuple[Result, Result] | None) -> str:
     """The run as the API would answer it, the unguided captions beside the guided ones."""
     done = [pair for pair in runs if pair]
+    if not done:
+        return ""
     return json.dumps({"results": to_json([r[0] for r in done]), "unguided": to_json([r[1] for r in done])}, ensure_ascii=False)
 
 
@@ -87,7 +89,7 @@ def as_html(media: Media, rows: Sequence[tuple[Spec, Result, Result]]) -> str:
 
 PLAIN = (
     ":root{--body-text-color:#111827;--body-text-color-subdued:#4b5563;--border-color-primary:#d1d5db;--background-fill-primary:#fff;"
-    "--background-fill-secondary:#f3f4f6;--color-accent:#7c3aed}body{font-family:system-ui,sans-serif;margin:1rem}img{max-width:20rem}"
+    "--background-fill-secondary:#f3f4f6;--color-accent:#7c3aed}.cl-replay{display:none!important}body{font-family:system-ui,sans-serif;margin:1rem}img{max-width:20rem}"
 )
 
 

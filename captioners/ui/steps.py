@@ -60,18 +60,19 @@ def _heatmap(result: Result, depth: int) -> Drawn:
     z = [[_probability(t, k) for t in trace] for k in kept]
     heat = {
         "type": "heatmap",
+        "name": "p(final word) at each step",
         "x": [t.position for t in trace],
         "y": [k + 1 for k in kept],
         "z": z,
         "zmin": 0,
         "zmax": 1,
         "colorscale": "Viridis",
-        "colorbar": {"thickness": 6, "len": 0.4, "y": 0, "yanchor": "bottom", "tickvals": [0, 0.5, 1], "tickfont": {"size": 9}},
+        "colorbar": {"thickness": 6, "len": 0.38, "y": 0, "yanchor": "bottom", "tickvals": [0, 0.5, 1], "tickfont": {"size": 9}},
         "text": [[_moment(result, t, k) for t in trace] for k in kept],
         "hovertemplate": "step %{y}: %{text}<extra></extra>",
     }
     axis = {
-        "title": {"text": "p(final word) by step", "font": {"size": 10}},
+        "title": {"text": "step", "font": {"size": 10}},
         "autorange": "reversed",
         "dtick": max(1, math.ceil(depth / 5)),
     }
@@ -110,7 +111,7 @@ def _losses(trace: Sequence[TokenTrace]) -> Drawn:
         if any(v is not None for v in y):
             line = {"mode": "lines+markers", "marker": {"size": 3}, "line": {"color": colour, "width": 1.5, "dash": dash}}
             drawn.append({"type": "scatter", "name": name, "x": x, "y": y, "text": text, "hovertemplate": "%{text}<extra></extra>", **line})
-    return drawn, {"title": {"text": "loss by step", "font": {"size": 10}}, "rangemode": "tozero"}
+    return drawn, {"title": {"text": "loss", "font": {"size": 10}}, "rangemode": "tozero"}
 
 
 # ------------------------------------------------------------------------------------------------------ in plain HTML

@@ -11,11 +11,14 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from captioners import registry
+from captioners.allocator import give_back
 from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
+from captioners.ui.hands import Hands
 from captioners.ui.hosting import on_gpu
 from captioners.ui.traffic import Traffic
 
@@ -28,9 +31,14 @@ OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
 Key = tuple[str, str, Settings]
 
 
+def guidance_off(spec: Spec) -> dict[str, Any]:
+    """The values at which nothing guides this method."""
+    return {name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)}
+
+
 def unguided(spec: Spec, settings: Settings) -> Settings:
     """The same settings with all guidance off."""
-    return settings.replace(**{name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)})
+    return settings.replace(**guidance_off(spec))
 
 
 class Studio:
@@ -39,7 +47,7 @@ class Studio:
     def __init__(self, open_lab: Callable[[], Lab]):
         self._open_lab = open_lab
         self._opening, self._storing = Lock(), Lock()
-        self._traffic = Traffic()
+        self._traffic, self._hands = Traffic(), Hands()
         self._compute = on_gpu(self._decode)
         self._kept: OrderedDict[Key, Step] = OrderedDict()
         self._load = lru_cache(maxsize=OPEN_MEDIA)(lambda path, _changed: load_media(path))
@@ -68,13 +76,18 @@ class Studio:
     def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
         """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""
         moments = self._moments(media, method, settings, live)
-        while True:
-            with self._traffic.at_work():
-                steps = next(moments, None)
-            if steps is None:
-                return
-            if steps:
-                yield steps
+        coming = self._hands.next(moments)
+        try:
+            while True:
+                with self._traffic.at_work():
+                    steps = coming.result()
+                if steps is None:
+                    return
+                coming = self._hands.next(moments)  # is being made while this one is drawn
+                if steps:
+                    yield steps
+        finally:
+            coming.cancel()
 
     def ahead(self, media: Media, method: str, settings: Sequence[Settings]) -> Iterator[None]:
         """The same work for later: goes on only while nobody waits for an answer, and gives up when that lasts too long.
@@ -82,7 +95,7 @@ class Studio:
         Yields at every moment, so that it can be stopped there.
         """
         moments = self._moments(media, method, settings, live=False)
-        while self._traffic.wait_for_quiet() and next(moments, None) is not None:
+        while self._traffic.wait_for_quiet() and self._hands.next(moments).result() is not None:
             yield
 
     def _moments(self, media: Media, method: str, settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
@@ -98,11 +111,12 @@ class Studio:
                     yield [steps[s] for s in settings]
             for s in missing:
                 self._keep((media.hash, method, s), steps[s])
+            give_back()
         yield [steps[s] for s in settings]
 
     def _decode(self, media: Media, method: str, settings: list[Settings], live: bool) -> Iterator[list[Step]]:
         """What needs the models and nothing else: decoding, and at the end the judges."""
-        for moment in self.lab.method(method).decode([media] * len(settings), settings, live=live):
+        for moment in self.lab.method(method).run([media] * len(settings), settings, live=live):
             scored = moment and moment[0].result
             yield [replace(step, result=self.lab.score(step.result, media)) for step in moment] if scored else moment
 

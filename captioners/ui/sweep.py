@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from captioners.types import CaptionLabError, Control, Result, Spec, to_json
+from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import number, table
 from captioners.ui.plots import GREEN, ORANGE, PURPLE, dressed
 from captioners.ui.saving import as_csv, save_button
@@ -36,6 +37,7 @@ class Swept:
     results: list[Result]
     title: str = ""  # of the method
     label: str = ""  # of the control
+    input: str = ""  # the name of what was captioned
 
     def scores(self, name: str) -> list[float | None]:
         """One score along the values."""
@@ -71,11 +73,12 @@ def sweep_figure(swept: Swept) -> go.Figure:
             x=swept.values, y=swept.scores(name), name=label, mode="lines+markers", line={"color": colour},
             text=text, hovertemplate="%{x}: %{y:.3g}<br>%{text}<extra></extra>", row=row, col=1,
         )  # fmt: skip
-        figure.update_yaxes(title_text=label, row=row, col=1)
+        figure.update_yaxes(title_text=label, row=row, col=1, **({"type": "log"} if name == "perplexity" else {}))
     figure.update_xaxes(title_text=swept.label, row=len(SCORES), col=1)
     if swept.turning_point is not None:
-        figure.add_vline(x=swept.values[swept.turning_point], line={"dash": "dot", "color": "#888888"})
-    return dressed(figure, 480)
+        marked = {"annotation_text": "best CLIPScore", "annotation_position": "top", "annotation_font_size": 10}
+        figure.add_vline(x=swept.values[swept.turning_point], line={"dash": "dot", "color": "#888888"}, **marked)
+    return dressed(figure, 480).update_layout(showlegend=False)
 
 
 def sweep_table(swept: Swept) -> str:
@@ -88,7 +91,11 @@ def sweep_table(swept: Swept) -> str:
         ]
         for i, (value, r) in enumerate(zip(swept.values, swept.results, strict=True))
     ]
-    return table(escape(f"{swept.title} over {swept.label}"), [escape(swept.label), "caption", *(label for _, label, *_ in SCORES)], rows)
+    return table(
+        escape(f"{swept.title} over {swept.label}, {swept.input}"),
+        [escape(swept.label), "caption", *(label for _, label, *_ in SCORES)],
+        rows,
+    )
 
 
 def sweep_csv(swept: Swept | None) -> str:
@@ -103,7 +110,7 @@ def sweep_csv(swept: Swept | None) -> str:
 
 def sweep_json(swept: Swept | None) -> str:
     """Everything, traces too."""
-    return json.dumps(to_json(swept), ensure_ascii=False)
+    return "" if swept is None else json.dumps(to_json(swept), ensure_ascii=False)
 
 
 class Sweep:
@@ -133,7 +140,7 @@ class Sweep:
         )
         control.input(self._limits, [method, control], [low, high], **PRIVATE)
         inputs = [source, method, control, low, high, count]
-        run.click(self._run, inputs, [plot, shown, swept], concurrency_id="models", concurrency_limit=2, **PRIVATE)
+        run.click(self._run, inputs, [plot, shown, swept], **HEAVY, **PRIVATE)
 
     def _choices(self, spec: Spec) -> dict[str, Any]:
         controls = swept_controls(spec)
@@ -149,7 +156,7 @@ class Sweep:
             results = self.studio.results(media, method, [spec.settings(**{control: value}) for value in values])
         except CaptionLabError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        swept = Swept(method, control, values, results, spec.title, _control(spec, control).label)
+        swept = Swept(method, control, values, results, spec.title, _control(spec, control).label, media.name)
         return sweep_figure(swept), sweep_table(swept), swept
 
 

@@ -13,6 +13,7 @@ import gradio as gr
 from captioners.lab import choose_methods
 from captioners.types import CaptionLabError, Result, Spec
 from captioners.ui import examples
+from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import table
 from captioners.ui.saving import save_button
 from captioners.ui.studio import Studio, unguided
@@ -53,7 +54,8 @@ def tally_html(votes: Sequence[Vote]) -> str:
         rows.append(
             [words, *(f"{mine.count(w)} / {theirs.count(w)}" for w in ("guided", "unguided", "neither")), f"{agree} of {len(votes)}"]
         )
-    return table(f"{len(votes)} votes: yours / the judge's", ["question", "guided", "unguided", "no difference", "agreed"], rows)
+    count = "1 vote" if len(votes) == 1 else f"{len(votes)} votes"
+    return table(f"{count}: yours / the judge's", ["question", "guided", "unguided", "no difference", "agreed"], rows)
 
 
 def pair_html(captions: Sequence[str], revealed: str = "") -> str:
@@ -80,11 +82,11 @@ class BlindVote:
                 cast = gr.Button("Vote and reveal", elem_id="cl-vote", interactive=False)
                 tally = gr.HTML()
         with gr.Row(elem_classes="cl-downloads"):
-            save_button("Download votes", "votes.json", lambda v: json.dumps(v, ensure_ascii=False), votes, "cl-votes-json")
+            save_button("Download votes", "votes.json", lambda v: json.dumps(v, ensure_ascii=False) if v else "", votes, "cl-votes-json")
             forget = gr.Button("Forget my votes", size="sm", elem_id="cl-forget")
         tab.select(tally_html, votes, tally, **PRIVATE)
         shown = [picture, sound, pair, *answers, cast, ballot]
-        another.click(self._next, None, shown, concurrency_id="models", concurrency_limit=2, **PRIVATE)
+        another.click(self._next, None, shown, **HEAVY, **PRIVATE)
         cast.click(self._cast, [ballot, votes, *answers], [votes, pair, cast, tally], **PRIVATE)
         forget.click(lambda: ([], tally_html([])), None, [votes, tally], **PRIVATE)
 

@@ -103,6 +103,8 @@ def test_a_broken_file_is_told_of_in_one_sentence(visit, tmp_path):
     page.get_by_label("Remove Image").click()
     page.locator("#cl-picture input[type=file]").set_input_files(broken)
     page.get_by_text("This is not a picture or a sound that can be read").first.wait_for()
+    page.wait_for_selector("#cl-picture input[type=file]", state="attached")  # the file is gone, and there is room for another
+    page.wait_for_selector("#cl-picture img", state="detached")
     assert "Traceback" not in page.content()
 
 

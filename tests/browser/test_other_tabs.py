@@ -6,6 +6,8 @@ from captioners.ui import examples
 def test_a_sweep_is_drawn_and_downloaded(visit):
     page = visit()
     page.get_by_role("tab", name="Sweep").click()
+    page.click("#cl-sweep-csv")
+    page.get_by_text("There is nothing to download yet").first.wait_for()
     page.click("#cl-sweep")
     page.get_by_text("Typist over Guidance scale γ").wait_for()
     with page.expect_download() as download:
@@ -41,10 +43,10 @@ def test_a_blind_vote_is_counted_and_kept_by_the_browser(visit):
     page.locator("#cl-vote-fluent").get_by_label("no difference").check()
     page.click("#cl-vote")
     page.get_by_text("was guided, by Typist").wait_for()
-    page.get_by_text("1 votes").wait_for()
+    page.get_by_text("1 vote:").wait_for()
     page.reload()
     page.get_by_role("tab", name="Blind vote").click()
-    page.get_by_text("1 votes").wait_for()
+    page.get_by_text("1 vote:").wait_for()
 
 
 def test_about_names_the_methods(visit):

@@ -17,6 +17,7 @@ from torch import nn
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.roles import Source, smaller
 from captioners.profiles.store import file_hash
+from captioners.provenance import note
 
 Announce = Callable[[str], None]
 
@@ -103,7 +104,12 @@ class Library:
                     raise ProfileError(f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE.") from error
                 self.names[role] = _name(source, path)
                 self._say("")
+            self.note(role)
             return self.loaded[role]
+
+    def note(self, role: str) -> None:
+        """A run uses the role's model."""
+        note(role, self.names[role])
 
     def ready(self, net: nn.Module) -> nn.Module:
         """Frozen, in evaluation mode, on the device."""

@@ -54,6 +54,7 @@ class Table:
         """The matcher that methods may rank with."""
         if kind not in self.matchers:
             self.matchers[kind] = matcher(kind, "ranker", self.library)
+        self.library.note(f"{kind}-ranker")
         return self.matchers[kind]
 
 
@@ -61,7 +62,6 @@ class Seat:
     """One method's place at the table."""
 
     profile = "hub"
-    roles: tuple[str, ...] = ()  # what this method may use, for the names of its weights
 
     def __init__(self, table: Table):
         self.table, self.library = table, table.library
@@ -69,11 +69,6 @@ class Seat:
     @property
     def device(self) -> str:
         return self.library.device
-
-    @property
-    def weights(self) -> dict[str, str]:
-        """{role: name} of what was loaded so far."""
-        return {role: name for role, name in self.library.names.items() if role in self.roles}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -87,8 +82,6 @@ class Seat:
 
 class CocaSeat(Seat):
     """Method 1: CoCa for pictures, GPT-2 beside it."""
-
-    roles = ("captioner", "language-model", "image-ranker")
 
     def __init__(self, table: Table):
         super().__init__(table)
@@ -168,8 +161,6 @@ class CocaSeat(Seat):
 class Gpt2Seat(Seat):
     """Method 2: GPT-2, steered by a ranker and a classifier."""
 
-    roles = ("language-model", "image-ranker", "audio-ranker", "audibility", "visibility")
-
     @property
     def tokenizer(self) -> Gpt2Vocabulary:
         """The language model's."""
@@ -180,12 +171,6 @@ class Gpt2Seat(Seat):
         """Which classifiers are the small ones."""
         missing = [role for role in ("audibility", "visibility") if not self.library.has(role)]
         return (f"No checkpoint for {' and '.join(missing)} is given: the embedded classifier guides.",) if missing else ()
-
-    @property
-    def weights(self) -> dict[str, str]:
-        """With the embedded classifiers where they play."""
-        small = self.table.embedded.weights
-        return super().weights | {role: small[role] for role in ("audibility", "visibility") if role in small}
 
     def start_token(self, kind: Modality) -> int:
         """GPT-2 has one for everything."""
@@ -217,11 +202,6 @@ class EmbeddedSeat(Seat):
         """That these are the small models."""
         return (f"No checkpoint for {self.part} is given: the embedded weights are used. `train {self.part} --profile hub` makes one.",)
 
-    @property
-    def weights(self) -> dict[str, str]:
-        """The embedded ones."""
-        return self.table.embedded.weights
-
     def ranker(self, kind: Modality) -> Any:
         """The embedded one, so that nothing need be fetched."""
         return self.table.embedded.ranker(kind)
@@ -251,8 +231,6 @@ class TrainedSeat(Seat):
 class MaskSeat(TrainedSeat):
     """Method 3, on a pretrained VQ-VAE."""
 
-    roles = ("mc-diffusion", "codes", "image-ranker")
-
     @cached_property
     def _eyes(self) -> PictureCodes:
         return PictureCodes(self.library)
@@ -261,7 +239,9 @@ class MaskSeat(TrainedSeat):
         """The discrete tokens (cells,) of each."""
         for m in media:
             self.start_token(m.kind)
-        return self._eyes(list(media))
+        codes = self._eyes(list(media))
+        self.library.note("codes")
+        return codes
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Our training's."""
@@ -270,8 +250,6 @@ class MaskSeat(TrainedSeat):
 
 class PrefixSeat(TrainedSeat):
     """Method 4, on the ranker's CLIP vectors."""
-
-    roles = ("prefix-diffusion", "image-ranker")
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """CLIP's vector of each: the whole grid and its mean."""
