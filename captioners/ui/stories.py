@@ -54,8 +54,9 @@ STORIES = {
         "length is decided before the first word.",
         "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was measured too short or "
         "too long is squeezed or padded.",
-        """@misc{mcdiffusion,
-  title = {Image Captioning via Masked Conditional Diffusion}
+        """@misc{zhou-masked,
+  title  = {Image Captioning via Masked Conditional Diffusion},
+  author = {Zhou, Jiayi and Li, Chen and Tang, Huidong and Kamei, Sayaka and Jiang, Shuai and Morimoto, Yasuhiko}
 }""",
     ),
     "prefix-diffusion": Story(
