@@ -1,13 +1,14 @@
 """Self-critical training: what is rewarded, what a step does to the captions that were drawn."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
-from captioners.training import Job, corpus
-from captioners.training.captioner import Pairs
+from captioners.training import Job, corpus, self_critical
+from captioners.training.captioner import Pairs, first_token_kl
 from captioners.training.self_critical import LONGEST, Rewards, draw, policy_loss
 
 CAPTIONS = [
@@ -76,3 +77,24 @@ def test_drawn_captions_are_padded_behind_their_end(embedded):
     for row in ids.tolist():
         if tokenizer.eos in row:
             assert set(row[row.index(tokenizer.eos) + 1 :]) <= {tokenizer.pad}
+
+
+def test_the_null_cell_learns_the_average_and_nothing_else_moves(pairs, monkeypatch):
+    """Of a tiny decoder: p(x) comes nearer to the average of p(x|y), which stays as it is."""
+    monkeypatch.setattr(self_critical, "NULL_STEPS", 30)
+    monkeypatch.setattr(self_critical, "NULL_PICTURES", 4)
+    torch.manual_seed(0)
+    shape = {"dim": 32, "text_layers": 1, "cross_layers": 1, "heads": 2, "dropout": 0.0}
+    decoder = CaptionDecoder(CaptionerConfig(vocab=len(pairs.tokenizer), **shape))
+    for weight in (p for p in decoder.parameters() if p.ndim > 1):
+        torch.nn.init.normal_(weight, std=0.3)  # so that what is seen matters to it
+    torch.nn.init.normal_(decoder.null)
+    four = replace(pairs, rows=[[[5]]] * 4)
+    start, grids = pairs.tokenizer.start("image"), pairs.features["train"][0]
+    monkeypatch.setattr(Pairs, "evaluate", lambda self, model: {"cider": 0.0})
+    before, kl = {k: v.clone() for k, v in decoder.state_dict().items()}, first_token_kl(decoder, start, grids)
+    kept = []
+    self_critical.fit_marginal("tiny", pairs.job, decoder, four, kept.append)
+    after = kept[0].state_dict()
+    assert [k for k in before if not torch.equal(before[k], after[k])] == ["null"]
+    assert first_token_kl(kept[0], start, grids) < 0.8 * kl

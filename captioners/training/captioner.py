@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from captioners.metrics.base import Rows
 from captioners.metrics.ngram import cider
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
-from captioners.profiles.store import load_into, read_config, save_part
+from captioners.profiles.store import find_part, load_into, read_config, save_part
 from captioners.sound_classes import named
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus, self_critical
@@ -125,7 +125,7 @@ class Pairs:
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    """First towards likelihood, then self-critically; with `--from`, the second alone."""
+    """First towards likelihood, then self-critically, last the null cell; with `--from`, not the first."""
     pairs = Pairs.load(job)
     config = job.sized(CaptionerConfig(vocab=len(pairs.tokenizer)))
     torch.manual_seed(job.seed)
@@ -137,11 +137,13 @@ def train(name: str, job: Job) -> dict[str, Any]:
         decoder, report["likelihood"] = fit(
             job, f"{name}-likelihood", decoder, pairs.batches, pairs.steps, pairs.likelihood, pairs.evaluate, EPOCHS, LR, "cider"
         )
+    else:
+        load_into(decoder, find_part(name, job.start))
 
     def save(model: CaptionDecoder) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    return report | self_critical.fit_rewards(name, job, decoder, pairs, save)
+    return report | self_critical.fit_rewards(name, replace(job, start=None), decoder, pairs, save)
 
 
 def _bucketed(shown: list, heard: list, rng: random.Random) -> list[tuple[str, list]]:
