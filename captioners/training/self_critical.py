@@ -36,6 +36,7 @@ TEMPERATURE = 0.8  # of the policy: what is drawn and what is made likelier are 
 TELLING_APART = 2.0  # weight of the ranker's reward beside CIDEr's; at 3 it is content with a baby baby baby
 LIKELIHOOD, MARGINAL = 0.25, 0.5  # weights of the likelihood terms beside the reward's
 LONGEST = 24
+EMA = 0.998  # over eight rounds: weights that were rounds apart are better on average than each of them
 NULL_STEPS, NULL_PICTURES, NULL_LR = 100, 96, 2e-2  # of the last stage
 
 Batch = tuple[Tensor, Tensor, "Examples"]  # pictures (p,), their grids (p, cells, c), and human captions
@@ -127,7 +128,7 @@ def fit_rewards(name: str, job: Job, decoder: CaptionDecoder, pairs: Pairs, save
         return rewarded + MARGINAL * marginal + LIKELIHOOD * pairs.likelihood(model, examples)
 
     decoder, report = fit(
-        job, f"{name}-rewards", decoder, batches, STEPS, loss, pairs.evaluate, ROUNDS, LR, "cider", weight_decay=0.0, ema=0.98
+        job, f"{name}-rewards", decoder, batches, STEPS, loss, pairs.evaluate, ROUNDS, LR, "cider", weight_decay=0.0, ema=EMA
     )
     return {"rewards": report, **fit_marginal(name, job, decoder, pairs, save)}
 
