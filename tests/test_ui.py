@@ -265,29 +265,18 @@ def test_every_kind_of_control_has_a_component():
 
 def test_a_link_reopens_the_view_it_was_made_of():
     view = share.View([SPEC], knobs.front_controls([SPEC]))
-    link = view.link("/somewhere/else/cat.jpg", ["one"], ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
+    link = view.link("/somewhere/else/cat.jpg", ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
     query = dict(pair.split("=") for pair in link.removeprefix("?").split("&"))
     assert query == {"input": "cat", "seed": "7", "guidance_scale": "3.5", "one.temperature": "0.5"}
-    _, _, source, _, methods, touched, seed, scale, lm, alpha, temperature = view.restore(SimpleNamespace(query_params=query))
+    _, source, _, touched, seed, scale, lm, alpha, temperature = view.restore(SimpleNamespace(query_params=query))
     assert source == examples.PICTURES[4]
-    assert methods == ["one"]
     assert (touched, seed, scale, lm, alpha, temperature) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
 
 
 def test_a_fresh_page_and_an_upload_have_no_link_of_their_own():
     view = share.View([SPEC], knobs.front_controls([SPEC]))
-    assert view.link(examples.PICTURES[0], ["one"], (), 0, 2.0, 0.0, None, 0.0) == ""
-    assert "holiday" not in view.link("/uploads/holiday.jpg", ["one"], ("lm_weight",), 0, 2.0, 0.5, None, 0.0)
-
-
-def test_a_link_names_the_methods_where_some_are_left_out(monkeypatch):
-    told = []
-    monkeypatch.setattr(share.gr, "Warning", lambda text, title: told.append(text))
-    view = share.View([SPEC, OTHER], {})
-    assert view.link(examples.PICTURES[0], [OTHER.id], (), 0, *(c.default for c in view.own.values())) == f"?methods={OTHER.id}"
-    mine, others, *_ = shown = view.restore(SimpleNamespace(query_params={"methods": f"{OTHER.id},nobody"}))
-    assert (mine.visible, others.visible, shown[5]) == (False, True, [OTHER.id])
-    assert told == [f"There is no method called 'nobody': choose from {SPEC.id}, {OTHER.id}."]
+    assert view.link(examples.PICTURES[0], (), 0, 2.0, 0.0, None, 0.0) == ""
+    assert "holiday" not in view.link("/uploads/holiday.jpg", ("lm_weight",), 0, 2.0, 0.5, None, 0.0)
 
 
 def test_a_run_leaves_as_json_and_as_one_file(picture):

@@ -138,17 +138,6 @@ def test_the_link_reopens_the_view(visit):
     assert "seed=5" in query
 
 
-def test_methods_come_and_go_and_the_link_knows(visit):
-    page = visit()
-    wait_for_caption(page, "typist", "a picture at 2.0 of many")
-    page.locator("#cl-methods input").nth(METHODS.index("typist")).uncheck()
-    page.wait_for_selector("#cl-card-typist", state="hidden")
-    page.wait_for_function("location.search.includes('methods=')")
-    again = visit(page.evaluate("location.search"))
-    wait_for_caption(again, "counter", "best of 1")
-    assert not again.locator("#cl-card-typist").is_visible()
-
-
 @pytest.mark.parametrize(("button", "name"), [("#cl-json", "caption-lab.json"), ("#cl-report", "caption-lab.html")])
 def test_a_run_is_downloaded(visit, button, name):
     page = visit()
