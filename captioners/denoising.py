@@ -74,6 +74,22 @@ class Words:
         return self.logits(hidden).log_softmax(-1)
 
 
+def drawn(logp: Tensor, chance: Tensor) -> Tensor:
+    """One draw per position: (m, vocab) → (m,). One number of chance (m,) decides each: a row's randomness is its own and little."""
+    total = logp.softmax(-1).cumsum(-1)
+    return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)
+
+
+def unlike_neighbours(words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
+    """logp (m, vocab) of the positions at (r, n), with −inf on the words that stand beside them: words (r, n), −1 where none does."""
+    logp = logp.clone()
+    beside = F.pad(words, (1, 1), value=-1)
+    for word in (beside[:, :-2][at], beside[:, 2:][at]):
+        known = (word >= 0).nonzero()[:, 0]
+        logp[known, word[known]] = -torch.inf
+    return logp
+
+
 @dataclass
 class Canvas:
     """What the captions of all rows look like after a step."""

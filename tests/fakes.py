@@ -41,6 +41,7 @@ class LengthJudge:
     """A language model that finds every word equally likely."""
 
     name = "length-lm"
+    human = {"image": 40.0}
 
     def log_likelihood(self, texts):
         return [-2.0 * (len(t.split()) + 1) for t in texts]

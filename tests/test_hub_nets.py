@@ -7,9 +7,10 @@ import torch
 from tiny_hub import tiny_coca, tiny_gpt2
 
 from captioners.bench.peers import mend_open_clip
+from captioners.nets import few_rows
 from captioners.nets.coca import CocaDecoder
 from captioners.nets.gpt2 import Gpt2
-from captioners.nets.layout import longer_side_contiguous
+from captioners.nets.refit import for_few_rows
 
 START, END = 49406, 49407
 
@@ -93,24 +94,46 @@ def test_greedy_captions_are_those_of_open_clips_own_generate(coca, pictures, mo
 
 
 @torch.no_grad()
-def test_another_layout_changes_nothing_but_where_weights_lie(coca, pictures, ids):
-    other = longer_side_contiguous(deepcopy(coca))
-    wide = other.text_decoder.resblocks[0].mlp.c_fc.weight
-    assert wide.shape[0] > wide.shape[1]
-    assert wide.stride(0) == 1
+def test_a_coca_made_ready_for_few_rows_says_the_same(coca, pictures, ids, monkeypatch):
+    monkeypatch.setattr(few_rows, "LARGE", 1)
+    other = for_few_rows(deepcopy(coca))
+    assert other.text_decoder.resblocks[0].mlp.c_fc.weight.stride(0) == 1  # stored the other way round
     for (name, mine), theirs in zip(other.state_dict().items(), coca.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs), name
     expected = coca(pictures, ids, output_labels=False)["logits"]
     assert torch.allclose(other(pictures, ids, output_labels=False)["logits"], expected, atol=1e-4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_few_rows_times_a_matrix_is_the_product(rows, parts, monkeypatch):
+    """Whatever the number of threads, the order in memory and the shape in front."""
+    monkeypatch.setattr(few_rows, "LARGE", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: parts)
+    x, weight, bias = torch.randn(rows, 1, 8), torch.randn(12, 8), torch.randn(12)
+    for stored in (weight, weight.t().contiguous().t()):
+        for b in (None, bias):
+            expected = x @ weight.T if b is None else x @ weight.T + b
+            assert torch.allclose(few_rows.linear(x, stored, b), expected, atol=1e-5)
+            assert torch.allclose(few_rows.linear(x.transpose(0, 1), stored, b), expected.transpose(0, 1), atol=1e-5)
+
+
+def test_few_rows_have_gradients():
+    x, weight = torch.randn(1, 1024, requires_grad=True), torch.randn(512, 1024, requires_grad=True)
+    few_rows.linear(x, weight).sum().backward()
+    assert torch.allclose(x.grad, weight.detach().sum(0, keepdim=True), atol=1e-4)
+    assert torch.allclose(weight.grad, x.detach().expand(512, -1))
+
+
 # ----------------------------------------------------------------------------------------------------------- GPT-2
 
 
 @torch.no_grad()
-def test_gpt2_token_by_token_and_padded_says_what_transformers_says():
+def test_gpt2_token_by_token_and_padded_says_what_transformers_says(monkeypatch):
     model = tiny_gpt2().eval()
-    lm = Gpt2(model)
+    monkeypatch.setattr(few_rows, "LARGE", 1)
+    lm = Gpt2(for_few_rows(deepcopy(model)))
     ids = torch.randint(0, 200, (1, 9), generator=torch.Generator().manual_seed(3))
     expected = model(ids).logits
     padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], 1)

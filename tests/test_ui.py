@@ -22,7 +22,7 @@ from captioners.profiles.base import Calibration
 from captioners.types import Alternative, Candidate, CaptionLabError, Result, Score, SettingsError, Spec, Step, StepToken, TokenTrace
 from captioners.ui import examples, knobs, share
 from captioners.ui.about import about_html
-from captioners.ui.badges import badges_html
+from captioners.ui.badges import Scale, badges_html
 from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files, count_files
 from captioners.ui.caption import caption_html
 from captioners.ui.card import body_html, head_html, numbers_html, progress_words
@@ -99,9 +99,10 @@ def test_word_pieces_are_joined():
 
 
 def test_badges_carry_change_scale_and_encoder():
-    html = badges_html("one", result(clip=1.2), result(clip=1.0), Calibration(random=0.2, human=1.2))
+    html = badges_html("one", result(clip=1.2), result(clip=1.0), Scale(Calibration(random=0.2, human=1.2), 42.0))
     assert "▲ 0.20" in html
     assert "100 % of the way" in html
+    assert "captions measure 42 on average" in html
     assert "judge-1" in html
     assert "lm-1" in html
     assert "0.25" in html
@@ -109,24 +110,24 @@ def test_badges_carry_change_scale_and_encoder():
 
 def test_a_result_without_judges_has_fewer_badges():
     bare = Result("one", "a", [], [], {}, 0, "fake", {})
-    assert "CLIPScore" not in badges_html("one", bare, bare, None)
+    assert "CLIPScore" not in badges_html("one", bare, bare)
 
 
 def test_a_card_shows_both_captions_and_the_values_used(picture):
     made, plain = result(), result("a pet")
-    html = head_html(SPEC) + body_html(SPEC, finished(made), finished(plain), None) + numbers_html(SPEC, made, picture)
+    html = head_html(SPEC) + body_html(SPEC, finished(made), finished(plain)) + numbers_html(SPEC, made, picture)
     assert "Method &lt;One&gt;" in html
     assert "a pet" in html
     assert "Guidance scale γ 2" in html
     assert "2 candidates" in html
     assert "a &lt;note&gt;" in html
     forked = result(forced={"0": " a", "1": " cat"})
-    assert "forked at “cat”" in body_html(SPEC, finished(forked), finished(plain), None)
+    assert "forked at “cat”" in body_html(SPEC, finished(forked), finished(plain))
 
 
 def test_a_card_in_the_making_says_how_far_it_is(picture):
     one = Step(1, 20, [StepToken(" a", "final", 0.9)])
-    assert "token 1 of at most 20" in body_html(SPEC, one, one, None)
+    assert "token 1 of at most 20" in body_html(SPEC, one, one)
     denoising, *_ = fakes.Denoiser(None).stream(picture, fakes.Denoiser.spec.settings())
     assert progress_words(denoising) == "step 1/4 · 2 candidates"
     _, moving, *_ = fakes.Mover(None).stream(picture, fakes.Mover.spec.settings())
@@ -265,18 +266,29 @@ def test_every_kind_of_control_has_a_component():
 
 def test_a_link_reopens_the_view_it_was_made_of():
     view = share.View([SPEC], knobs.front_controls([SPEC]))
-    link = view.link("/somewhere/else/cat.jpg", ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
+    link = view.link("/somewhere/else/cat.jpg", ["one"], ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
     query = dict(pair.split("=") for pair in link.removeprefix("?").split("&"))
     assert query == {"input": "cat", "seed": "7", "guidance_scale": "3.5", "one.temperature": "0.5"}
-    _, source, _, touched, seed, scale, lm, alpha, temperature = view.restore(SimpleNamespace(query_params=query))
+    _, _, source, _, methods, touched, seed, scale, lm, alpha, temperature = view.restore(SimpleNamespace(query_params=query))
     assert source == examples.PICTURES[4]
+    assert methods == ["one"]
     assert (touched, seed, scale, lm, alpha, temperature) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
 
 
 def test_a_fresh_page_and_an_upload_have_no_link_of_their_own():
     view = share.View([SPEC], knobs.front_controls([SPEC]))
-    assert view.link(examples.PICTURES[0], (), 0, 2.0, 0.0, None, 0.0) == ""
-    assert "holiday" not in view.link("/uploads/holiday.jpg", ("lm_weight",), 0, 2.0, 0.5, None, 0.0)
+    assert view.link(examples.PICTURES[0], ["one"], (), 0, 2.0, 0.0, None, 0.0) == ""
+    assert "holiday" not in view.link("/uploads/holiday.jpg", ["one"], ("lm_weight",), 0, 2.0, 0.5, None, 0.0)
+
+
+def test_a_link_names_the_methods_where_some_are_left_out(monkeypatch):
+    told = []
+    monkeypatch.setattr(share.gr, "Warning", lambda text, title: told.append(text))
+    view = share.View([SPEC, OTHER], {})
+    assert view.link(examples.PICTURES[0], [OTHER.id], (), 0, *(c.default for c in view.own.values())) == f"?methods={OTHER.id}"
+    mine, others, *_ = shown = view.restore(SimpleNamespace(query_params={"methods": f"{OTHER.id},nobody"}))
+    assert (mine.visible, others.visible, shown[5]) == ("hidden", True, [OTHER.id])
+    assert told == [f"There is no method called 'nobody': choose from {SPEC.id}, {OTHER.id}."]
 
 
 def test_a_run_leaves_as_json_and_as_one_file(picture):

@@ -34,7 +34,7 @@ def coca(profile: Profile) -> tuple[Work, Work]:
     import torch
 
     from captioners.nets.coca import CocaDecoder
-    from captioners.nets.layout import longer_side_contiguous
+    from captioners.nets.refit import for_few_rows
 
     mend_open_clip()
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def coca(profile: Profile) -> tuple[Work, Work]:
     theirs = open_clip.create_model("coca_ViT-B-32").eval()
     logging.disable(logging.NOTSET)
     torch.nn.init.normal_(theirs.text_decoder.text_projection, std=theirs.text_decoder.width**-0.5)  # open_clip leaves it unset
-    mine = longer_side_contiguous(deepcopy(theirs))
+    mine = for_few_rows(deepcopy(theirs))
     decoder = CocaDecoder(mine).eval()
     picture = torch.randn(1, 3, 224, 224)
     start, end = 49406, 49407
@@ -81,11 +81,11 @@ def cfg(profile: Profile) -> tuple[Work, Work]:
 
     from captioners import guidance
     from captioners.nets.gpt2 import Gpt2
-    from captioners.nets.layout import longer_side_contiguous
+    from captioners.nets.refit import for_few_rows
 
     torch.manual_seed(0)
     theirs = GPT2LMHeadModel(GPT2Config(bos_token_id=None, eos_token_id=None)).eval()
-    mine = Gpt2(longer_side_contiguous(deepcopy(theirs))).eval()
+    mine = Gpt2(for_few_rows(deepcopy(theirs))).eval()
     prompt = torch.randint(0, 50000, (1, 8))
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from torch import Tensor
 from captioners import guidance
 from captioners.controls import GUIDANCE_SCALE, MASK_RATE, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number
 from captioners.decoding import Clock, by_kind, generator
-from captioners.denoising import DRAWN_AT, Canvas, Process, Row, Words, denoise, rows_of
+from captioners.denoising import DRAWN_AT, Canvas, Process, Row, Words, denoise, drawn, rows_of, unlike_neighbours
 from captioners.nets.d3pm import stride
 from captioners.registry import Captioner, register
 from captioners.types import Media, Settings, Spec, Step
@@ -135,9 +135,11 @@ class Uncovering(Process):
             if ends:  # a forced end is a forced length
                 least = most = max(1, min(ends))
             logp = guidance.normalise(logp.masked_fill((lengths < least) | (lengths > most), -torch.inf))
-            drawn = self.settings[row.item]["length"] == "drawn"
-            chance = torch.rand(1, generator=row.source).to(logp) if drawn else None
-            row.length = 1 + int(_drawn(logp[None] / (row.temperature or LENGTH_AT), chance) if drawn else logp.argmax())
+            best = logp.argmax()
+            if self.settings[row.item]["length"] == "drawn":
+                chance = torch.rand(1, generator=row.source).to(logp)
+                best = drawn(logp[None] / (row.temperature or LENGTH_AT), chance)
+            row.length = 1 + int(best)
             row.logprob = logp[row.length - 1].item()
 
     def _cover(self) -> None:
@@ -209,13 +211,14 @@ class Uncovering(Process):
             believed = F.one_hot(guided.argmax(-1), guided.shape[1]).to(guided.dtype).log()
         posterior = self.model.diffusion.q_posterior(believed[None], x[None, at], s, t)[0]
         posterior[:, :-1] += self.words.bias
-        return _drawn(posterior, self.chance[index, k, at])
+        return drawn(posterior, self.chance[index, k, at])
 
     def _by_confidence(self, index: int, k: int, x: Tensor, at: Tensor, guided: Tensor) -> Tensor:
         """The surest words, as many as the schedule uncovers; none beside itself: x (n,), at (m,) positions, guided (m, vocab) → (m,)."""
         row, covered = self.rows[index], x[at] == self.model.mask
-        logp = _unlike_neighbours(x, at, guided, self.model.mask)
-        words = _drawn(self._tempered(row, logp), self.chance[index, k, at]) if row.temperature > 0 else logp.argmax(-1)
+        places = torch.zeros_like(x, dtype=torch.bool).index_fill(0, at, True)
+        logp = unlike_neighbours(x.masked_fill(x == self.model.mask, -1)[None], places[None], guided)
+        words = drawn(self._tempered(row, logp), self.chance[index, k, at]) if row.temperature > 0 else logp.argmax(-1)
         sure = logp.gather(-1, words[:, None])[:, 0].masked_fill(~covered, -torch.inf)
         moved, few = x.clone(), max(0, int(covered.sum() - self._left(torch.tensor([index], device=x.device), k)))
         for i in sure.argsort(descending=True, stable=True)[:few].tolist():
@@ -254,22 +257,6 @@ class Uncovering(Process):
         return {"masked_cells": {"shape": list(shape), "cells": self.unseen[item].nonzero()[:, 0].tolist()}}
 
 
-def _unlike_neighbours(x: Tensor, at: Tensor, logp: Tensor, mask: int) -> Tensor:
-    """logp (m, vocab) of positions at (m,) with −inf on the words that already stand beside them in x (n,)."""
-    logp = logp.clone()
-    beside = F.pad(x, (1, 1), value=mask)
-    for word in (beside[at], beside[at + 2]):
-        known = (word < mask).nonzero()[:, 0]
-        logp[known, word[known]] = -torch.inf
-    return logp
-
-
 def _truncated(logp: Tensor, keep: int) -> Tensor:
     """(n, vocab) with −inf on all but the best `keep` words; 0 keeps all."""
     return logp.masked_fill(logp < logp.topk(keep, dim=-1).values[:, -1:], -torch.inf) if keep else logp
-
-
-def _drawn(logp: Tensor, chance: Tensor) -> Tensor:
-    """One draw per position: (m, vocab) → (m,). One number of chance (m,) decides each: a row's randomness is its own and little."""
-    total = logp.softmax(-1).cumsum(-1)
-    return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)

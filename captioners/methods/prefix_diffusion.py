@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
 from captioners.decoding import Clock, by_kind, gumbel
-from captioners.denoising import DRAWN_AT, Canvas, Process, Row, Words, denoise, rows_of
+from captioners.denoising import DRAWN_AT, Canvas, Process, Row, Words, denoise, drawn, rows_of, unlike_neighbours
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
 from captioners.registry import Captioner, register
@@ -98,8 +99,8 @@ class Denoising(Process):
         """Every row's number of words and of positions; lengths (items, words) log-probabilities."""
         self.count = torch.full((len(self.rows),), ANY, device=self.device)
         for i, row in enumerate(self.rows):
-            drawn = lengths[row.item] * SHARPER + row.temperature * gumbel(lengths.shape[1:], row.source).to(self.device)
-            words = self.settings[row.item]["length"] or int(drawn[3:20].argmax()) + 4
+            noisy = lengths[row.item] * SHARPER + row.temperature * gumbel(lengths.shape[1:], row.source).to(self.device)
+            words = self.settings[row.item]["length"] or int(noisy[3:20].argmax()) + 4
             reach = max(row.forced, default=-1) + 1
             ends = [p for p, token in row.forced.items() if token == self.kinds.end]
             if not ends and (reach <= words or self.settings[row.item]["length"]):
@@ -114,8 +115,8 @@ class Denoising(Process):
         self.fixed = torch.full((len(self.rows), n), -1, device=self.device)
         noise = torch.zeros(len(self.rows), n, embed)
         for i, row in enumerate(self.rows):
-            drawn = torch.randn((self.model.config.canvas, embed), generator=row.source)  # the same for every length
-            noise[i, : row.length] = row.temperature * drawn[: row.length]
+            whole = torch.randn((self.model.config.canvas, embed), generator=row.source)  # the same for every length
+            noise[i, : row.length] = row.temperature * whole[: row.length]
             for position, token in row.forced.items():
                 self.fixed[i, position : None if token == self.kinds.end else position + 1] = token
         self.fixed[~self.there] = self.kinds.end
@@ -190,22 +191,33 @@ class Denoising(Process):
         self.believed.append(believed)
         self.opinion[rows] = torch.where(at[..., None], hidden, self.opinion[rows])
         sure, words = guided.max(-1)
-        self._settle(rows, k, at, guided, words)
+        self._settle(rows, k, at, guided)
         self._paint(rows, k, at, sure, words)
 
-    def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor, best: Tensor) -> None:
-        """Draw words for the open positions of rows that may hold more of them, and keep the surest; best (m,) words."""
-        share = self.share[rows, k]
+    def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor) -> None:
+        """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the surest."""
+        held, share = self.chosen[rows], self.share[rows, k]
         more = at & ((~at).sum(1) < share)[:, None]
-        some = more[at]  # (m,)
-        if not some.any():
+        if not more.any():
             return
-        guided, warmth = guided[some], self.warmth[rows, None].expand_as(more)[more]
-        words = torch.where(warmth > 0, _drawn(guided, warmth, self.chance[rows, k][more]), best[some])
-        proposed = torch.full_like(self.chosen[rows], -1).index_put((more,), words)
-        logp = torch.full(more.shape, -torch.inf, device=self.device)
-        logp[more] = guided.gather(-1, words[:, None])[:, 0].to(logp)
-        self.chosen[rows] = settled(self.chosen[rows], proposed, logp, share)
+        logp = unlike_neighbours(self._said(held), more, guided[more[at]])  # (m, vocab)
+        warmth = self.warmth[rows, None].expand_as(more)[more]
+        tempered = logp / warmth.clamp(min=1e-3)[:, None]
+        words = torch.where(warmth > 0, drawn(tempered, self.chance[rows, k][more]), logp.argmax(-1))
+        while True:
+            proposed = torch.full_like(held, -1).index_put((more,), words)
+            sure = torch.full(more.shape, -torch.inf, device=self.device)
+            sure[more] = logp.gather(-1, words[:, None])[:, 0].to(sure)
+            twins = _less_sure_twins(self._said(proposed), sure)
+            if not twins.any():
+                break
+            logp[twins[more]] = other = unlike_neighbours(self._said(proposed), twins, logp[twins[more]])
+            words[twins[more]] = other.argmax(-1)
+        self.chosen[rows] = settled(held, proposed, sure, share)
+
+    def _said(self, words: Tensor) -> Tensor:
+        """Words that may not stand beside themselves; the end may."""
+        return words.masked_fill(words == self.kinds.end, -1)
 
     def _paint(self, rows: Tensor, k: int, at: Tensor, sure: Tensor, words: Tensor) -> None:
         """The best word of every position now; at a row's last step its positions are rounded together. sure, words (m,): the best ones."""
@@ -236,7 +248,8 @@ class Denoising(Process):
         return ids
 
 
-def _drawn(logp: Tensor, temperature: Tensor, chance: Tensor) -> Tensor:
-    """One word for each of m positions: logp (m, vocab), temperature and chance (m,) → (m,)."""
-    total = (logp / temperature.clamp(min=1e-3)[:, None]).softmax(-1).cumsum(-1)
-    return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)
+def _less_sure_twins(words: Tensor, sure: Tensor) -> Tensor:
+    """(r, n): positions whose word, −1 where there is none, is also that of a neighbour that is surer of it."""
+    same = (words[:, 1:] == words[:, :-1]) & (words[:, 1:] >= 0)
+    left = sure[:, :-1] >= sure[:, 1:]  # the left one of the two keeps it
+    return F.pad(same & left, (1, 0)) | F.pad(same & ~left, (0, 1))

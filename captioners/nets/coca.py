@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioners.nets.captioner import Condition
+from captioners.nets.few_rows import linear
 from captioners.nets.transformer import KeysValues, causal_mask
 
 
@@ -52,9 +53,9 @@ class CocaDecoder(nn.Module):
             x = grow(block, x)
         for block, cross, pair in zip(self.multimodal.resblocks, self.multimodal.cross_attn, condition.keys_values, strict=True):
             x = grow(block, x)
-            q = F.linear(cross.ln_1(x), *_part(cross.attn, 0, 1))
+            q = linear(cross.ln_1(x), *_part(cross.attn, 0, 1))
             x = _feed_forward(cross, x + cross.ls_1(_attend(cross.attn, q, pair, condition.mask)))
-        return self.multimodal.ln_final(x) @ self.multimodal.text_projection, cache
+        return linear(self.multimodal.ln_final(x), self.multimodal.text_projection.t()), cache
 
 
 def _part(attention: nn.MultiheadAttention, first: int, last: int) -> tuple[Tensor, Tensor]:
@@ -69,7 +70,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
 
 
 def _keys_values(attention: nn.MultiheadAttention, x: Tensor) -> KeysValues:
-    k, v = F.linear(x, *_part(attention, 1, 3)).chunk(2, dim=-1)
+    k, v = linear(x, *_part(attention, 1, 3)).chunk(2, dim=-1)
     return _split(k, attention.num_heads), _split(v, attention.num_heads)
 
 
@@ -80,7 +81,7 @@ def _attend(attention: nn.MultiheadAttention, q: Tensor, pair: KeysValues, mask:
 
 def _self_attend(block: nn.Module, x: Tensor, past: KeysValues | None, mask: Tensor | None) -> tuple[Tensor, KeysValues]:
     heads = block.attn.num_heads
-    q, k, v = F.linear(block.ln_1(x), *_part(block.attn, 0, 3)).chunk(3, dim=-1)
+    q, k, v = linear(block.ln_1(x), *_part(block.attn, 0, 3)).chunk(3, dim=-1)
     k, v = _split(k, heads), _split(v, heads)
     if past is not None:
         k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)

@@ -52,6 +52,7 @@ class FluencyJudge(Protocol):
     """A language model that only judges."""
 
     name: str
+    human: Mapping[Modality, float]  # perplexity of people's captions, where it was measured
 
     def log_likelihood(self, texts: list[str]) -> list[float]: ...  # nats, the end of the sentence included
 

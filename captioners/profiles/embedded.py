@@ -22,7 +22,7 @@ from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile
 from captioners.profiles.features import FeatureStore
-from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config
+from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, read_metrics
 from captioners.provenance import note
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
@@ -141,6 +141,8 @@ class EmbeddedFluency:
     def __init__(self, shelf: Shelf, tokenizer: CaptionTokenizer):
         self.net: RecurrentLM = shelf.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
         self.name = f"fluency-judge {shelf.hash('fluency-judge')} (embedded)"
+        measured = read_metrics(find_part("fluency-judge", shelf.folder))
+        self.human = {"image": measured["perplexity_pictures"], "audio": measured["perplexity_sounds"]}
         self.device, self.tokenizer = shelf.device, tokenizer
 
     @torch.no_grad()

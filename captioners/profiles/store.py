@@ -65,6 +65,11 @@ def read_config(path: Path) -> dict[str, Any]:
         return json.loads(file.metadata()["config"])
 
 
+def read_metrics(path: Path) -> dict[str, Any]:
+    """What was measured when the part was trained."""
+    return json.loads(path.with_suffix(".metrics.json").read_text(encoding="utf-8"))
+
+
 def load_into(module: nn.Module, path: Path) -> nn.Module:
     """Fill a module from a part's file; every weight must be there, batch-norm counters aside."""
     with safe_open(path, framework="pt") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 
 from captioners.profiles.base import Calibration
@@ -9,20 +10,30 @@ from captioners.types import Result
 from captioners.ui.markup import number, popover, signed
 
 
-def badges_html(method: str, result: Result, plain: Result, calibration: Calibration | None) -> str:
+@dataclass(frozen=True)
+class Scale:
+    """What a number is held against, where that is known: CLIPScore of other and of people's captions, perplexity of people's."""
+
+    match: Calibration | None = None
+    fluency: float | None = None
+
+
+UNKNOWN = Scale()
+
+
+def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNOWN) -> str:
     """CLIPScore with its change against the unguided caption, words, fluency, seconds: a wide and a narrow one on each line."""
     found = []
     score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
     if score:
         change = f" {signed(score.value - before.value)}" if before and result is not plain else ""
-        found.append(("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, calibration), score.encoder))
+        found.append(("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, scale.match), score.encoder))
     if words := result.scores.get("words"):
         found.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
     if fluency := result.scores.get("perplexity"):
         change = _change(fluency.value, plain, "perplexity") if result is not plain else ""
-        found.append(
-            ("fluency", f"<b>{number(fluency.value, ',.1f' if fluency.value < 1000 else ',.0f')}</b>{change}", FLUENCY, fluency.encoder)
-        )
+        value = number(fluency.value, ",.1f" if fluency.value < 1000 else ",.0f")
+        found.append(("fluency", f"<b>{value}</b>{change}", _fluency(scale.fluency), fluency.encoder))
     stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())
     seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
     found.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))
@@ -30,10 +41,6 @@ def badges_html(method: str, result: Result, plain: Result, calibration: Calibra
 
 
 UNITS = {"words": "words", "seconds": "s"}
-FLUENCY = (
-    "Perplexity: how surprised a language model is by each token of the caption. From 1, fully expected, upwards; lower reads "
-    "more fluently. The judge takes no part in any method."
-)
 
 
 def _clipscore(value: float, calibration: Calibration | None) -> str:
@@ -45,6 +52,14 @@ def _clipscore(value: float, calibration: Calibration | None) -> str:
         f"{words} Captions of other inputs score {calibration.random:.2f} on average, people's captions {calibration.human:.2f}: "
         f"this one stands {number(100 * place, '.0f')} % of the way."
     )
+
+
+def _fluency(people: float | None) -> str:
+    words = (
+        "Perplexity: how surprised a language model is by each word of the caption. From 1, fully expected, upwards; lower reads "
+        "more fluently. The judge takes no part in any method."
+    )
+    return words if people is None else f"{words} People's captions measure {people:.0f} on average: they say less expected things."
 
 
 def _change(value: float, plain: Result, name: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from captioners.profiles.base import Calibration
 from captioners.types import Media, Result, Spec, Step
-from captioners.ui.badges import badges_html
+from captioners.ui.badges import UNKNOWN, Scale, badges_html
 from captioners.ui.caption import caption_html
 from captioners.ui.masks import masked_html
 from captioners.ui.steps import replay_html, steps_table
@@ -27,12 +26,12 @@ def message_html(words: str) -> str:
     return f'<div class="cl-body"><div class="cl-caption cl-message">{escape(words)}</div></div>'
 
 
-def body_html(spec: Spec, guided: Step, plain: Step, calibration: Calibration | None) -> str:
+def body_html(spec: Spec, guided: Step, plain: Step, scale: Scale = UNKNOWN) -> str:
     """The caption at this moment. Every part keeps its height, so nothing jumps while tokens arrive."""
     result, before = guided.result, plain.result
     if result and before:
         progress = _used(spec, result)
-        badges = badges_html(spec.id, result, before, calibration)
+        badges = badges_html(spec.id, result, before, scale)
     else:
         progress, badges = progress_words(guided), ""
     words = escape(before.caption) if before else "".join(escape(t.text) for t in plain.tokens)

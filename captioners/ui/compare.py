@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import randrange
 from typing import Any
@@ -35,6 +35,7 @@ class Card:
     """One method's components and the player behind them."""
 
     player: Player
+    column: gr.Column
     body: gr.HTML
     plot: gr.Plot
     numbers: gr.HTML
@@ -77,7 +78,7 @@ class Compare:
         self.panel.stop.click(None, cancels=running, **PRIVATE)
 
     def _card(self, spec: Spec) -> Card:
-        with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240):
+        with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240) as column:
             gr.HTML(head_html(spec))
             body = gr.HTML(message_html("On its way …"), js_on_load=FORK)
             plot = gr.Plot(label=f"{spec.title}: log-probabilities per token", show_label=False, container=False, elem_classes="cl-plot")
@@ -85,7 +86,7 @@ class Compare:
                 numbers = gr.HTML()
                 with gr.Accordion("More", open=False, elem_classes="cl-more"):
                     own = {c.name: knobs.component(c) for c in knobs.own_controls(spec)}
-        return Card(Player(self.studio, spec, self.panel.front), body, plot, numbers, own, gr.State(0), gr.State(None))
+        return Card(Player(self.studio, spec, self.panel.front), column, body, plot, numbers, own, gr.State(0), gr.State(None))
 
     # -------------------------------------------------------------------------------------------------- wiring
 
@@ -95,6 +96,7 @@ class Compare:
             made.change(self._pick, made, [made, self.source, *asked], preprocess=False, **QUICK)
             tab.select(self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK)
         panel.run.click(self._ask, None, asked, **QUICK)
+        panel.methods.input(self._choose, panel.methods, [*(c.column for c in self.cards), *asked], **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
         panel.dice.click(lambda: [randrange(2**31), *self._ask()], None, [panel.seed, *asked], **QUICK)
         for name, made in panel.front.items():
@@ -111,7 +113,8 @@ class Compare:
         outputs = [card.body, card.plot, card.numbers, card.runs]
         for made in card.own.values():
             knobs.moved(made)(_number, None, card.asked, **QUICK)
-        shows = card.asked.change(card.player.show, inputs, outputs, trigger_mode="always_last", **HEAVY, **PRIVATE)
+        shown = [self.panel.methods, *inputs]
+        shows = card.asked.change(_if_chosen(card), shown, outputs, trigger_mode="always_last", **HEAVY, **PRIVATE)
         forks = card.body.select(card.player.fork, [card.runs, *inputs], outputs, **HEAVY, **PRIVATE)
         for event in (shows, forks):
             event.success(self._together, self.runs, [self.chart, self.table], **PRIVATE)
@@ -126,8 +129,8 @@ class Compare:
         """The view is written to the address whenever it changes and read from it when the page opens."""
         view = share.View([c.spec for c in self.cards], self.panel.controls)
         own = [made for c in self.cards for made in c.own.values()]
-        parts = [self.touched, self.panel.seed, *self.panel.front.values(), *own]
-        shown = [self.panel.kinds, self.panel.picture, self.panel.sound]
+        parts = [self.panel.methods, self.touched, self.panel.seed, *self.panel.front.values(), *own]
+        shown = [*(c.column for c in self.cards), self.panel.kinds, self.panel.picture, self.panel.sound]
         self.page.load(view.restore, None, [*shown, *parts], **QUICK)
         gr.on([a.change for a in self.asked], view.link, [self.source, *parts], self.link, **QUICK).then(
             None, self.link, None, js=share.WRITE_LINK, **PRIVATE
@@ -166,6 +169,10 @@ class Compare:
         own = [c.default for card in self.cards for c in knobs.own_controls(card.spec)]
         return [(), 0, *(c.default for c in self.panel.controls.values()), *own, *self._ask()]
 
+    def _choose(self, methods: Sequence[str]) -> list[Any]:
+        """Cards come and go; one that has been there before has its answer at once."""
+        return [*share.columns([c.spec for c in self.cards], methods), *self._ask()]
+
     def _ask(self) -> list[int]:
         """Every card is to run."""
         return [_number() for _ in self.cards]
@@ -181,6 +188,18 @@ class Compare:
     def _report(self, source: str | None, *runs: tuple | None) -> str:
         rows = self._rows(runs)
         return share.as_html(self.studio.media(source), rows) if rows else ""
+
+
+def _if_chosen(card: Card) -> Callable[..., Iterator[Any]]:
+    """What the card's player shows, or, if its method is not among those chosen, nothing and no result."""
+
+    def show(methods: Sequence[str], *inputs: Any) -> Iterator[Any]:
+        if card.spec.id in methods:
+            yield from card.player.show(*inputs)
+        else:
+            yield gr.skip(), gr.skip(), gr.skip(), None
+
+    return show
 
 
 def _number() -> int:

@@ -22,6 +22,8 @@ class Panel:
         with gr.Row(elem_classes="cl-seed"):
             self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31 - 1, min_width=80, interactive=True)
             self.dice = gr.Button("⚄ Roll", size="sm", min_width=60, elem_id="cl-dice")
+        choices = [(s.title, s.id) for s in specs]
+        self.methods = gr.CheckboxGroup(choices, value=[s.id for s in specs], label="Methods", interactive=True, elem_id="cl-methods")
 
     def _input(self) -> None:
         with gr.Tabs(elem_classes="cl-kinds") as self.kinds:

@@ -10,6 +10,7 @@ import gradio as gr
 
 from captioners.types import CaptionLabError, Media, Result, Settings, SettingsError, Spec, Step
 from captioners.ui import knobs
+from captioners.ui.badges import Scale
 from captioners.ui.card import body_html, message_html, numbers_html
 from captioners.ui.plots import trace_figure
 from captioners.ui.steps import is_denoised
@@ -90,7 +91,7 @@ class Player:
                     yield self._finished(media, guided, plain)
                 elif time.monotonic() - shown > FRAME:
                     shown = time.monotonic()
-                    yield body_html(self.spec, guided, plain, None), gr.skip(), gr.skip(), gr.skip()
+                    yield body_html(self.spec, guided, plain), gr.skip(), gr.skip(), gr.skip()
         except SettingsError as error:
             gr.Warning(str(error), title=self.spec.title)
             yield _skip()
@@ -98,8 +99,9 @@ class Player:
             yield message_html(str(error)), None, "", None
 
     def _finished(self, media: Media, guided: Step, plain: Step) -> View:
-        matcher = self.studio.lab.panel(media.kind).matcher
-        body = body_html(self.spec, guided, plain, matcher.calibration if matcher else None)
+        panel = self.studio.lab.panel(media.kind)
+        scale = Scale(panel.matcher and panel.matcher.calibration, panel.fluency and panel.fluency.human.get(media.kind))
+        body = body_html(self.spec, guided, plain, scale)
         figure = trace_figure(self.spec, guided.result) if guided.result.trace else None
         return body, figure, numbers_html(self.spec, guided.result, media), (guided.result, plain.result)
 

@@ -23,29 +23,39 @@ STYLE = Path(__file__).resolve().parents[2] / "assets" / "app.css"
 WRITE_LINK = "(link) => { history.replaceState(null, '', link || location.pathname); }"
 
 
+BAD_LINK = "This link is not quite right"
+
+
+def columns(specs: Sequence[Spec], methods: Sequence[str]) -> list[gr.Column]:
+    """The cards of the chosen methods are to be seen."""
+    return [gr.Column(visible=s.id in methods or "hidden") for s in specs]
+
+
 class View:
-    """The page's state ↔ a query: `?input=cat&guidance_scale=3&seed=7&cfg.temperature=0.5`. Uploads stay private and are left out."""
+    """The page's state ↔ a query: `?input=cat&methods=cfg,classifier&guidance_scale=3&seed=7&cfg.temperature=0.5`. Uploads are left out."""
 
     def __init__(self, specs: Sequence[Spec], front: Mapping[str, Control]):
-        self.front = dict(front)
+        self.specs, self.front = specs, dict(front)
         self.own = {f"{s.id}.{c.name}": c for s in specs for c in knobs.own_controls(s)}
         self.inputs = {Path(p).stem: p for p in (*examples.PICTURES, *examples.SOUNDS)}
 
-    def link(self, source: str | None, touched: Sequence[str], seed: float, *values: Any) -> str:
+    def link(self, source: str | None, methods: Sequence[str], touched: Sequence[str], seed: float, *values: Any) -> str:
         """Only what differs from a fresh page."""
         query: dict[str, Any] = {}
         named = {Path(p).name: stem for stem, p in self.inputs.items()}.get(Path(source or "").name)
         if named and self.inputs[named] != examples.PICTURES[0]:
             query["input"] = named
+        if len(methods) < len(self.specs):
+            query["methods"] = ",".join(methods)
         if seed:
             query["seed"] = int(seed)
         for (name, control), value in zip((self.front | self.own).items(), values, strict=True):
             if name in touched or (name in self.own and value != control.default):
                 query[name] = "auto" if value is None else value
-        return f"?{urlencode(query)}" if query else ""
+        return f"?{urlencode(query, safe=',')}" if query else ""
 
     def restore(self, request: gr.Request) -> list[Any]:
-        """Values for the tabs, picture, sound, touched, seed and every control; a part that is no good is left out and told of."""
+        """Values for the cards, tabs, picture, sound, methods, touched, seed and every control; what is no good is left out and told of."""
         query = dict(request.query_params)
         source = self.inputs.get(query.get("input", ""), examples.PICTURES[0])
         sound = source in examples.SOUNDS
@@ -53,7 +63,18 @@ class View:
         seed = query.get("seed", "0")
         touched = tuple(name for name in self.front if name in query)
         shown = [gr.Tabs(selected="audio"), gr.skip(), source] if sound else [gr.skip(), source, gr.skip()]
-        return [*shown, touched, int(seed) if seed.isdecimal() else 0, *values.values()]
+        methods = self._methods(query.get("methods"))
+        return [*columns(self.specs, methods), *shown, methods, touched, int(seed) if seed.isdecimal() else 0, *values.values()]
+
+    def _methods(self, text: str | None) -> list[str]:
+        known = [s.id for s in self.specs]
+        if text is None:
+            return known
+        named = text.split(",")
+        for name in named:
+            if name and name not in known:
+                gr.Warning(f"There is no method called {name!r}: choose from {', '.join(known)}.", title=BAD_LINK)
+        return [name for name in known if name in named]
 
     def _read(self, control: Control, text: str | None) -> Any:
         if text is None:
@@ -61,7 +82,7 @@ class View:
         try:
             return control.parse(text)
         except SettingsError as error:
-            gr.Warning(str(error), title="This link is not quite right")
+            gr.Warning(str(error), title=BAD_LINK)
             return control.default
 
 
@@ -76,7 +97,7 @@ def as_json(*runs: tuple[Result, Result] | None) -> str:
 def as_html(media: Media, rows: Sequence[tuple[Spec, Result, Result]]) -> str:
     """One file with everything in it: opens anywhere, asks for nothing."""
     cards = "".join(
-        f'<section class="cl-card">{head_html(spec)}{body_html(spec, _finished(guided), _finished(plain), None)}'
+        f'<section class="cl-card">{head_html(spec)}{body_html(spec, _finished(guided), _finished(plain))}'
         f"{numbers_html(spec, guided, media)}</section>"
         for spec, guided, plain in rows
     )

@@ -138,6 +138,21 @@ def test_the_link_reopens_the_view(visit):
     assert "seed=5" in query
 
 
+def test_methods_come_and_go_and_the_link_knows(visit):
+    page = visit()
+    wait_for_caption(page, "counter", "best of 1")
+    box = page.locator("#cl-methods input").nth(METHODS.index("counter"))
+    box.uncheck()
+    page.wait_for_selector("#cl-card-counter", state="hidden")
+    page.wait_for_function("location.search.includes('methods=')")
+    again = visit(page.evaluate("location.search"))
+    wait_for_caption(again, "typist", "a picture at 2.0 of many")
+    assert not again.locator("#cl-card-counter").is_visible()
+    box.check()
+    wait_for_caption(page, "counter", "best of 1")
+    page.wait_for_function("!location.search.includes('methods=')")
+
+
 @pytest.mark.parametrize(("button", "name"), [("#cl-json", "caption-lab.json"), ("#cl-report", "caption-lab.html")])
 def test_a_run_is_downloaded(visit, button, name):
     page = visit()

@@ -18,9 +18,9 @@ from torch import Tensor
 from captioners.nets.coca import CocaDecoder
 from captioners.nets.encoders import Features
 from captioners.nets.gpt2 import Gpt2
-from captioners.nets.layout import longer_side_contiguous
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
+from captioners.nets.refit import for_few_rows
 from captioners.profiles import embedded
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.codes import PictureCodes
@@ -137,7 +137,7 @@ class CocaSeat(Seat):
         if not hasattr(coca, "text_decoder"):
             raise ValueError("it is no CoCa.")
         if self.device == "cpu":
-            longer_side_contiguous(coca)
+            for_few_rows(coca)
         trained = path / "null.safetensors"
         if trained.is_file():
             null, words = load_file(trained)["null"], ""

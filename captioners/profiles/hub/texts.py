@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,11 +12,12 @@ from torch import Tensor
 
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.language_model import sequence_log_likelihood
-from captioners.nets.layout import longer_side_contiguous
+from captioners.nets.refit import for_few_rows
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import Gpt2Vocabulary
 from captioners.text import clean
+from captioners.types import Modality
 
 BATCH = 64
 
@@ -27,7 +30,7 @@ def language_model(role: str, library: Library) -> tuple[Gpt2, Gpt2Vocabulary]:
 
         net = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32)
         if library.device == "cpu":
-            net = longer_side_contiguous(net)
+            net = for_few_rows(net)
         return library.ready(Gpt2(net)), Gpt2Vocabulary(GPT2TokenizerFast.from_pretrained(path))
 
     return library.get(role, load)
@@ -35,6 +38,8 @@ def language_model(role: str, library: Library) -> tuple[Gpt2, Gpt2Vocabulary]:
 
 class Gpt2Fluency:
     """A GPT-2 behind the `FluencyJudge` protocol: the caption as a sentence of its own, with its full stop."""
+
+    human: Mapping[Modality, float] = MappingProxyType({})  # nobody has measured people's captions under it
 
     def __init__(self, library: Library):
         self.net, self.tokenizer = language_model("fluency-judge", library)
