@@ -287,7 +287,7 @@ def test_a_link_names_the_methods_where_some_are_left_out(monkeypatch):
     view = share.View([SPEC, OTHER], {})
     assert view.link(examples.PICTURES[0], [OTHER.id], (), 0, *(c.default for c in view.own.values())) == f"?methods={OTHER.id}"
     mine, others, *_ = shown = view.restore(SimpleNamespace(query_params={"methods": f"{OTHER.id},nobody"}))
-    assert (mine.visible, others.visible, shown[5]) == ("hidden", True, [OTHER.id])
+    assert (mine.visible, others.visible, shown[5]) == (False, True, [OTHER.id])
     assert told == [f"There is no method called 'nobody': choose from {SPEC.id}, {OTHER.id}."]
 
 

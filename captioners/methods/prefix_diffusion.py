@@ -236,10 +236,11 @@ class Denoising(Process):
 
     def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays always."""
-        forced = self.fixed[rows][..., None]
+        forced, held = self.fixed[rows][..., None], self._said(self.chosen[rows])
         opinion = self.words.logp(self.opinion[rows])
         word = torch.arange(opinion.shape[-1], device=self.device) == forced
-        logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), opinion.scatter(-1, tokens[..., None], 0.0))
+        other = unlike_neighbours(held, torch.ones_like(held, dtype=torch.bool), opinion.flatten(0, 1)).view_as(opinion)
+        logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), other.scatter(-1, tokens[..., None], 0.0))
         ids = best_sequences(logp, self.kinds, self.count[rows], self.there[rows].sum(1))
         said = opinion.gather(-1, ids[..., None])[..., 0].masked_fill(forced[..., 0] >= 0, 0.0)
         for i, row in enumerate(self.rows[r] for r in rows.tolist()):

@@ -28,7 +28,7 @@ BAD_LINK = "This link is not quite right"
 
 def columns(specs: Sequence[Spec], methods: Sequence[str]) -> list[gr.Column]:
     """The cards of the chosen methods are to be seen."""
-    return [gr.Column(visible=s.id in methods or "hidden") for s in specs]
+    return [gr.Column(visible=s.id in methods) for s in specs]
 
 
 class View:
