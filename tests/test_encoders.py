@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from captioners import media as media_package
+from captioners.nets import encoders
 from captioners.nets.encoders import (
     AUDIO_RATE,
     FRAMES,
@@ -19,6 +20,8 @@ from captioners.nets.encoders import (
     ImageEncoder,
     audio_windows,
     image_pixels,
+    picture_grids,
+    square_pixels,
 )
 from captioners.profiles import embedded as embedded_profile
 from captioners.profiles.embedded import Encoder
@@ -52,7 +55,7 @@ def reference():
 
 def test_the_shipped_backbone_equals_the_reference_implementation(image_encoder, reference, picture):
     """Exactly, once the reference's weights are rounded to fp16 too; the rounding itself moves the features by 2 %."""
-    pixels = image_pixels(torch.from_numpy(picture.data))[None]
+    pixels = square_pixels(torch.from_numpy(picture.data))[None]
     backbone_alone = ImageEncoder(dim=1280).eval()
     backbone_alone.backbone, backbone_alone.project = image_encoder.backbone, torch.nn.Identity()
     with torch.no_grad():
@@ -69,20 +72,49 @@ def test_a_picture_gives_a_grid_of_seven_by_seven_and_its_mean(image_encoder, em
     assert torch.isfinite(features.grid).all()
 
 
-@pytest.mark.parametrize("size", [(224, 224), (1, 1), (500, 230), (230, 501), (30, 20)])
-def test_a_picture_of_any_shape_becomes_one_square(size):
+@pytest.mark.parametrize(
+    ("size", "seen"),
+    [
+        ((224, 224), (224, 224)),
+        ((1, 1), (224, 224)),
+        ((375, 500), (224, 288)),  # 4:3
+        ((500, 333), (352, 224)),  # 2:3
+        ((230, 1201), (224, 448)),  # squeezed
+        ((30, 20), (320, 224)),
+    ],
+)
+def test_a_picture_keeps_its_proportions(size, seen):
     pixels = image_pixels(torch.full((*size, 3), 128, dtype=torch.uint8))
-    assert pixels.shape == (3, IMAGE_SIZE, IMAGE_SIZE)
+    assert pixels.shape == (3, *seen)
     torch.testing.assert_close(pixels, torch.full_like(pixels, 128 / 255), rtol=0, atol=1e-3)
 
 
-def test_the_centre_is_what_is_kept():
+def test_all_of_a_picture_is_seen_and_of_a_square_the_middle():
     image = torch.zeros(224, 448, 3, dtype=torch.uint8)
     image[:, 112:336] = 255
-    assert image_pixels(image).min() == 1
+    whole, middle = image_pixels(image), square_pixels(image)
+    assert whole.mean() == 0.5 and middle.shape == (3, IMAGE_SIZE, IMAGE_SIZE) and middle.min() == 1
 
 
-# Enlarged whole, a line of 1 × 1024 pixels would become 224 × 229,376 and take 616 MB; cropped to a square first, 0.6 MB.
+@torch.no_grad()
+def test_a_wide_picture_fills_the_grid_from_edge_to_edge(image_encoder, draw):
+    """What changes at its left edge changes the first column and not the last."""
+    wide = torch.from_numpy(draw(5).data)[:100].repeat(1, 2, 1)
+    other = wide.clone()
+    other[:, :20] = 255 - other[:, :20]
+    grids = picture_grids(image_encoder, [image_pixels(x) for x in (wide, other)]).unflatten(1, (7, 7))
+    moved = (grids[0] - grids[1]).norm(dim=-1).mean(0)  # by column
+    assert moved.argmax() == 0 and moved[0] > 2 * moved[-1]
+
+
+def test_pictures_of_many_shapes_come_back_in_their_order(image_encoder, monkeypatch):
+    monkeypatch.setattr(encoders, "BATCH", 2)
+    pixels = [torch.rand(3, *shape) for shape in ((224, 224), (224, 288), (224, 224), (288, 224), (224, 224))]
+    apart = torch.cat([picture_grids(image_encoder, [p]) for p in pixels])
+    torch.testing.assert_close(picture_grids(image_encoder, pixels), apart, rtol=0, atol=1e-4)
+
+
+# Enlarged in its own proportions, a line of 1 × 1024 pixels would become 224 × 229,376 and take 616 MB; squeezed, 1.2 MB.
 def test_a_picture_as_thin_as_a_line_takes_little_memory(monkeypatch):
     sizes = []
 

@@ -9,7 +9,7 @@ import torch
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.training import Job, corpus, self_critical
 from captioners.training.captioner import Pairs, first_token_kl
-from captioners.training.self_critical import LONGEST, Rewards, draw, policy_loss
+from captioners.training.self_critical import LONGEST, Rewards, draw, policy_loss, repeats
 
 CAPTIONS = [
     ("a black dog runs through the snow", "a dog is running in the snow", "the black dog plays in the snow"),
@@ -62,6 +62,11 @@ def test_equal_rewards_teach_nothing():
     logits = torch.randn(4, 3, 6, requires_grad=True)
     policy_loss(logits, torch.randint(1, 6, (4, 3)), torch.full((2, 2), 0.7), pad=0).backward()
     assert logits.grad.abs().max() < 1e-7
+
+
+def test_a_content_word_said_again_is_counted_and_an_article_is_not():
+    assert repeats("a man and a woman on a bench") == 0
+    assert repeats("a baby baby, a baby") == 2
 
 
 def test_drawn_captions_are_padded_behind_their_end(embedded):

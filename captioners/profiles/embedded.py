@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.classifier import BagClassifier, BagClassifierConfig, TextClassifier, TextClassifierConfig
-from captioners.nets.encoders import AudioEncoder, Features, ImageEncoder, audio_windows, fused_grid, image_pixels
+from captioners.nets.encoders import SEEN, AudioEncoder, Features, ImageEncoder, audio_windows, image_pixels, picture_grids
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
@@ -27,7 +27,7 @@ from captioners.provenance import note
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
-CHUNK = 16  # pictures that are encoded at once
+CHUNK = 64  # pictures whose pixels are held at once
 REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
 
 
@@ -63,7 +63,6 @@ class Encoder:
         self.shelf = shelf
         self.known: OrderedDict[str, Tensor] = OrderedDict()
         self.disk: FeatureStore | None = None
-        self.fused: Callable[[Tensor], Tensor] | None = None  # made for the first full chunk: a visitor's one picture needs none
         self.lock = threading.RLock()
 
     @torch.no_grad()
@@ -74,7 +73,7 @@ class Encoder:
             for kind, encode in (("image", self._images), ("audio", self._sounds)):
                 some = [m for m in new.values() if m.kind == kind]
                 if self.disk and some:
-                    encode = self.disk.around(encode, self.shelf.hash(f"{kind}-encoder"), self.shelf.device)
+                    encode = self.disk.around(encode, f"{self.shelf.hash(f'{kind}-encoder')}-{SEEN[kind]}", self.shelf.device)
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
@@ -88,11 +87,7 @@ class Encoder:
 
     def _images(self, media: list[Media]) -> Tensor:
         net = self.shelf.get("image-encoder", lambda config: ImageEncoder(**config))
-        pixels = torch.stack([image_pixels(torch.from_numpy(m.data)) for m in media])
-        if len(media) < CHUNK or self.shelf.device != "cpu":
-            return net(pixels.to(self.shelf.device)).grid
-        self.fused = self.fused or fused_grid(net, CHUNK)
-        return self.fused(pixels).clone()
+        return picture_grids(net, [image_pixels(torch.from_numpy(m.data)) for m in media], self.shelf.device)
 
     def _sounds(self, media: list[Media]) -> list[Tensor]:
         """A long clip's windows are encoded apart and their grids averaged."""

@@ -16,7 +16,7 @@ Encode = Callable[[list[Media]], Sequence[Tensor]]
 
 
 class FeatureStore:
-    """`FOLDER/ENCODER HASH/MEDIA HASH.npy`, in full precision: a run from disk gives the same numbers."""
+    """`FOLDER/ENCODER/MEDIA HASH.npy`, in full precision: a run from disk gives the same numbers."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from captioners.nets.encoders import ImageEncoder, fused_grid
+from captioners.nets.encoders import ImageEncoder
 from captioners.profiles.store import save_part
 from captioners.training import Job, corpus
-from captioners.training.features import BATCH, encode_pictures
+from captioners.training.features import encode_pictures
 
 CONFIG = {"dim": 512}
 PCA_PICTURES = 1500
@@ -57,7 +57,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     load_imagenet(encoder.backbone)
     sample = corpus.pictures(job.data, "train")[:PCA_PICTURES]
     project, encoder.project = encoder.project, nn.Identity()
-    grids = encode_pictures(fused_grid(encoder, BATCH), [p.path for p in sample], quiet=job.quiet)
+    grids = encode_pictures(encoder, [p.path for p in sample], quiet=job.quiet)
     encoder.project = project
     kept = principal_components(project, grids.flatten(0, 1).float())
     save_part(job.out, name, encoder, CONFIG)

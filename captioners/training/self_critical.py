@@ -20,6 +20,7 @@ from pycocoevalcap.cider.cider_scorer import cook_refs, cook_test
 from torch import Tensor
 
 from captioners.metrics.ngram import CiderD, plain
+from captioners.metrics.word_classes import FUNCTION_WORDS
 from captioners.nets.captioner import CaptionDecoder, Condition
 from captioners.nets.matcher import MatcherConfig, MatcherNet
 from captioners.profiles.store import load_into, read_config
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 ROUNDS, STEPS, LR = 10, 60, 2.5e-4
 PICTURES, SAMPLES = 32, 5  # of one step
 TEMPERATURE = 0.8  # of the policy: what is drawn and what is made likelier are the same distribution
-TELLING_APART = 2.0  # weight of the ranker's reward beside CIDEr's; at 3 it is content with a baby baby baby
+TELLING_APART = 3.0  # weight of the ranker's reward beside CIDEr's
+REPEATED = 0.5  # lost for every content word that was said before; without it the ranker is content with a baby baby baby
 LIKELIHOOD, MARGINAL = 0.25, 0.5  # weights of the likelihood terms beside the reward's
 LONGEST = 24
 EMA = 0.998  # over eight rounds: weights that were rounds apart are better on average than each of them
@@ -68,7 +70,14 @@ class Rewards:
             said = self.ranker.text(self.tokenizer.batch(self.tokenizer.encode_all(texts)))
         alike = (said @ self.media[pictures].T).view(len(pictures), each, -1)
         own = alike.diagonal(dim1=0, dim2=2).T
-        return agreed + TELLING_APART * (own - alike.mean(-1))
+        again = torch.tensor([repeats(t) for t in texts], dtype=torch.float32).view(-1, each)
+        return agreed + TELLING_APART * (own - alike.mean(-1)) - REPEATED * again
+
+
+def repeats(text: str) -> int:
+    """How many of its content words a caption has said before."""
+    said = [word for word in plain(text).split() if word not in FUNCTION_WORDS]
+    return len(said) - len(set(said))
 
 
 @torch.no_grad()

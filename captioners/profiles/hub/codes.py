@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from captioners.nets.encoders import image_pixels
+from captioners.nets.encoders import square_pixels
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import Remembered
 from captioners.profiles.hub.roles import Source
@@ -46,7 +46,7 @@ class PictureCodes:
         return list(self.known.get(media, self._encode))
 
     def _encode(self, media: list[Media]) -> Tensor:
-        pixels = torch.stack([image_pixels(torch.from_numpy(m.data), self._pixels) for m in media]).to(
+        pixels = torch.stack([square_pixels(torch.from_numpy(m.data), self._pixels) for m in media]).to(
             self.library.device, self.library.dtype
         )
         latents = self.net.encode(pixels * 2 - 1).latents
