@@ -1,17 +1,20 @@
 """The last rounds of part `cfg`: self-critical training (arXiv 1612.00563) of the conditional branch.
 
-Captions are drawn from the model, rewarded by CIDEr-D against the five references and by how much better the ranker matches them to
-their own picture than to others, and made likelier or less likely than their siblings. The unconditional branch learns the drawn
-captions by likelihood; sounds and human captions go on as before. At the end the null cell, which the conditional branch does not see,
-learns alone: along drawn captions it follows what the conditional branch says, so that p(x) is the marginal of p(x|y) again.
+Captions are drawn from the model and made likelier or less likely than their siblings by a reward: CIDEr-D against the five references,
+and how much better the ranker matches them to their own picture than to others, less what is lost by those that repeat themselves or are
+said of many pictures. The unconditional branch learns the drawn captions by likelihood; sounds and human captions go on as before. At the
+end the null cell, which the conditional branch does not see, learns alone: along drawn captions it follows what the conditional branch
+says, so that p(x) is the marginal of p(x|y) again.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import log2
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,11 +34,12 @@ from captioners.training.loop import fit
 if TYPE_CHECKING:
     from captioners.training.captioner import Examples, Pairs
 
-ROUNDS, STEPS, LR = 10, 60, 2.5e-4
+ROUNDS, STEPS, LR = 8, 60, 6e-5
 PICTURES, SAMPLES = 32, 5  # of one step
 TEMPERATURE = 0.8  # of the policy: what is drawn and what is made likelier are the same distribution
-TELLING_APART = 3.0  # weight of the ranker's reward beside CIDEr's
+TELLING_APART = 2.0  # weight of the ranker's reward beside CIDEr's
 REPEATED = 0.5  # lost for every content word that was said before; without it the ranker is content with a baby baby baby
+COMMON = 0.1  # lost with every doubling of how often a caption is drawn, counted from once in a thousand
 LIKELIHOOD, MARGINAL = 0.25, 0.5  # weights of the likelihood terms beside the reward's
 LONGEST = 24
 EMA = 0.998  # over eight rounds: weights that were rounds apart are better on average than each of them
@@ -56,7 +60,7 @@ class Rewards:
         weights = job.find("image-ranker")
         config = {k: v for k, v in read_config(weights).items() if k != "calibration"}
         self.ranker = load_into(MatcherNet(MatcherConfig(**config)), weights).eval().requires_grad_(False)
-        self.tokenizer = pairs.tokenizer
+        self.tokenizer, self.drawn = pairs.tokenizer, Counter()
         with torch.no_grad():
             self.media = torch.cat([self.ranker.media(chunk.float()) for chunk in pairs.features["train"][0].split(256)])
 
@@ -70,8 +74,13 @@ class Rewards:
             said = self.ranker.text(self.tokenizer.batch(self.tokenizer.encode_all(texts)))
         alike = (said @ self.media[pictures].T).view(len(pictures), each, -1)
         own = alike.diagonal(dim1=0, dim2=2).T
-        again = torch.tensor([repeats(t) for t in texts], dtype=torch.float32).view(-1, each)
-        return agreed + TELLING_APART * (own - alike.mean(-1)) - REPEATED * again
+        lost = torch.tensor([REPEATED * repeats(t) + COMMON * self._common(t) for t in texts]).view(-1, each)
+        self.drawn.update(texts)
+        return agreed + TELLING_APART * (own - alike.mean(-1)) - lost
+
+    def _common(self, text: str) -> float:
+        """log₂ of 1 + how often in a thousand captions this one was drawn so far."""
+        return log2(1 + 1000 * self.drawn[text] / max(1000, self.drawn.total()))
 
 
 def repeats(text: str) -> int:

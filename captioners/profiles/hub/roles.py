@@ -61,7 +61,14 @@ ROLES: dict[str, tuple[Source, ...]] = {
             millions=253.6,
             licence="MIT",
         ),
-        Source("laion/CoCa-ViT-B-32-laion2B-s13B-b90k", None, "open_clip", "coca_ViT-B-32", millions=253.6, licence="MIT"),
+        Source(
+            "laion/CoCa-ViT-B-32-laion2B-s13B-b90k",
+            "47aff38863cd40aa76d915bb04e4a3d8edf5824c",
+            "open_clip",
+            "coca_ViT-B-32",
+            millions=253.6,
+            licence="MIT",
+        ),
     ),
     "language-model": (
         Source("openai-community/gpt2-medium", "6dcaa7a952f72f9298047fd5137cd6e4f05f41da", "transformers", millions=354.8, licence="MIT"),
@@ -89,7 +96,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "open_clip",
             "ViT-B-32-quickgelu",
             millions=151.3,
-            licence="see its page",
+            licence="Apache-2.0",
         ),
     ),
     "audio-judge": (
