@@ -1,4 +1,4 @@
-"""Self-critical training: what is rewarded, what a step does to the captions that were drawn."""
+"""Self-critical training: what is rewarded, what a step does to the captions that were drawn; and the stages after it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from captioners import guidance
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
-from captioners.training import Job, corpus, self_critical
+from captioners.training import Job, corpus, finishing
 from captioners.training.captioner import Pairs, first_token_kl
 from captioners.training.self_critical import COMMON, LONGEST, Rewards, draw, policy_loss, repeats
 
@@ -93,22 +94,65 @@ def test_drawn_captions_are_padded_behind_their_end(embedded):
             assert set(row[row.index(tokenizer.eos) + 1 :]) <= {tokenizer.pad}
 
 
-def test_the_null_cell_learns_the_average_and_nothing_else_moves(pairs, monkeypatch):
-    """Of a tiny decoder: p(x) comes nearer to the average of p(x|y), which stays as it is."""
-    monkeypatch.setattr(self_critical, "NULL_STEPS", 30)
-    monkeypatch.setattr(self_critical, "NULL_PICTURES", 4)
+# --------------------------------------------------------------------------------------------- the stages after it
+
+
+@pytest.fixture
+def tiny(pairs, monkeypatch) -> tuple[CaptionDecoder, Pairs]:
+    """A decoder to which matters what it sees, and four pictures."""
+    for constant, value in (("NULL_STEPS", 30), ("NULL_PICTURES", 4), ("SHARPER_STEPS", 60), ("SHARPER_PICTURES", 4), ("SHARPER_LR", 3e-3)):
+        monkeypatch.setattr(finishing, constant, value)
+    monkeypatch.setattr(Pairs, "evaluate", lambda self, model: {"cider": 0.0})
     torch.manual_seed(0)
     shape = {"dim": 32, "text_layers": 1, "cross_layers": 1, "heads": 2, "dropout": 0.0}
     decoder = CaptionDecoder(CaptionerConfig(vocab=len(pairs.tokenizer), **shape))
     for weight in (p for p in decoder.parameters() if p.ndim > 1):
-        torch.nn.init.normal_(weight, std=0.3)  # so that what is seen matters to it
+        torch.nn.init.normal_(weight, std=0.3)
     torch.nn.init.normal_(decoder.null)
-    four = replace(pairs, rows=[[[5]]] * 4)
-    start, grids = pairs.tokenizer.start("image"), pairs.features["train"][0]
-    monkeypatch.setattr(Pairs, "evaluate", lambda self, model: {"cider": 0.0})
+    rows = [pairs.tokenizer.encode_all(c) for c in CAPTIONS]
+    return decoder, replace(pairs, rows=rows)
+
+
+def test_the_null_cell_learns_the_average_and_nothing_else_moves(tiny):
+    """p(x) comes nearer to the average of p(x|y), which stays as it is."""
+    decoder, four = tiny
+    start, grids = four.tokenizer.start("image"), four.features["train"][0]
     before, kl = {k: v.clone() for k, v in decoder.state_dict().items()}, first_token_kl(decoder, start, grids)
     kept = []
-    self_critical.fit_marginal("tiny", pairs.job, decoder, four, kept.append)
+    finishing.fit_marginal("tiny", four.job, decoder, four, kept.append)
     after = kept[0].state_dict()
     assert [k for k in before if not torch.equal(before[k], after[k])] == ["null"]
     assert first_token_kl(kept[0], start, grids) < 0.8 * kl
+
+
+def test_the_conditional_branch_learns_what_guidance_makes_of_it(tiny, monkeypatch):
+    monkeypatch.setattr(finishing, "SCALE", 2.0)
+    decoder, four = tiny
+    ids = torch.full((4, 1), four.tokenizer.start("image"))
+
+    @torch.no_grad()
+    def first_words(model: CaptionDecoder, scale: float) -> torch.Tensor:
+        seen = model.condition({"image": four.features["train"][0]}, torch.arange(4))
+        return guidance.cfg(*(model(ids, c)[0][:, 0].log_softmax(-1) for c in (seen, seen.removed())), scale).log_softmax(-1)
+
+    plain, wanted = first_words(decoder, 1.0), first_words(decoder, 2.0)
+    sharper, _ = finishing.sharpen("tiny-sharpen", four.job, decoder, four)
+    found = first_words(sharper, 1.0)
+    assert guidance.kl(wanted, found).mean() < 0.5 * guidance.kl(wanted, plain).mean()
+
+
+def test_going_back_ends_halfway_between_two_models(tiny, monkeypatch):
+    decoder, four = tiny
+    before, ends = {k: v.clone() for k, v in decoder.state_dict().items()}, {}
+
+    def other_end(job, name, model, *rest, **how):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.5)
+        ends.update({k: v.clone() for k, v in model.state_dict().items()})
+        return model, {}
+
+    monkeypatch.setattr(finishing, "fit", other_end)
+    after, _ = finishing.go_back("tiny-back", four.job, decoder, four)
+    for key, value in after.state_dict().items():
+        assert torch.allclose(value, (before[key] + ends[key]) / 2)

@@ -1,7 +1,7 @@
 """Part `cfg`: the small CoCa decoder of method 1, for pictures and sound, with its condition removed now and then.
 
 It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first step,
-and ends with a few self-critical rounds (`self_critical.py`).
+and goes on with self-critical rounds (`self_critical.py`) and three short stages (`finishing.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.profiles.store import find_part, load_into, read_config, save_part
 from captioners.sound_classes import named
 from captioners.text import CaptionTokenizer
-from captioners.training import Job, corpus, self_critical
+from captioners.training import Job, corpus, finishing, self_critical
 from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
@@ -100,13 +100,13 @@ class Pairs:
             keep = torch.tensor([rng.random() >= DROP_CONDITION for _ in some])
             yield Examples(kind, ids, grids, keep)
 
-    def likelihood(self, model: CaptionDecoder, batch: Examples) -> Tensor:
+    def likelihood(self, model: CaptionDecoder, batch: Examples, smoothing: float = SMOOTHING) -> Tensor:
         """Cross-entropy of the captions, with the condition or, where it was removed, without."""
         device = model.null.device
         ids = batch.ids.to(device)
         condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device))
         logits, _ = model(ids[:, :-1], condition.removed(~batch.keep.to(device)))
-        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=self.tokenizer.pad, label_smoothing=SMOOTHING)
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=self.tokenizer.pad, label_smoothing=smoothing)
 
     def evaluate(self, model: CaptionDecoder) -> dict[str, float]:
         """How far the training is, on the first of the development pictures; the whole split is for `evaluate`."""
@@ -125,7 +125,7 @@ class Pairs:
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    """First towards likelihood, then self-critically, last the null cell; with `--from`, not the first."""
+    """First towards likelihood, then self-critically, then the finish; with `--from`, not the first."""
     pairs = Pairs.load(job)
     config = job.sized(CaptionerConfig(vocab=len(pairs.tokenizer)))
     torch.manual_seed(job.seed)
@@ -143,7 +143,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def save(model: CaptionDecoder) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    return report | self_critical.fit_rewards(name, replace(job, start=None), decoder, pairs, save)
+    decoder, report["rewards"] = self_critical.fit_rewards(name, replace(job, start=None), decoder, pairs)
+    return report | finishing.finish(name, job, decoder, pairs, save)
 
 
 def _bucketed(shown: list, heard: list, rng: random.Random) -> list[tuple[str, list]]:

@@ -1,10 +1,8 @@
-"""The last rounds of part `cfg`: self-critical training (arXiv 1612.00563) of the conditional branch.
+"""The second stage of part `cfg`: self-critical training (arXiv 1612.00563) of the conditional branch.
 
 Captions are drawn from the model and made likelier or less likely than their siblings by a reward: CIDEr-D against the five references,
 and how much better the ranker matches them to their own picture than to others, less what is lost by those that repeat themselves or are
-said of many pictures. The unconditional branch learns the drawn captions by likelihood; sounds and human captions go on as before. At the
-end the null cell, which the conditional branch does not see, learns alone: along drawn captions it follows what the conditional branch
-says, so that p(x) is the marginal of p(x|y) again.
+said of many pictures. The unconditional branch learns the drawn captions by likelihood; sounds and human captions go on as before.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from math import log2
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +40,6 @@ COMMON = 0.1  # lost with every doubling of how often a caption is drawn, counte
 LIKELIHOOD, MARGINAL = 0.25, 0.5  # weights of the likelihood terms beside the reward's
 LONGEST = 24
 EMA = 0.998  # over eight rounds: weights that were rounds apart are better on average than each of them
-NULL_STEPS, NULL_PICTURES, NULL_LR = 100, 96, 2e-2  # of the last stage
 
 Batch = tuple[Tensor, Tensor, "Examples"]  # pictures (p,), their grids (p, cells, c), and human captions
 
@@ -115,8 +111,8 @@ def policy_loss(logits: Tensor, targets: Tensor, rewards: Tensor, pad: int) -> T
     return (advantage[:, None] * losses).sum() / (targets != pad).sum()
 
 
-def fit_rewards(name: str, job: Job, decoder: CaptionDecoder, pairs: Pairs, save: Callable) -> dict[str, Any]:
-    """Train on rewards; returns the report of `fit`."""
+def fit_rewards(name: str, job: Job, decoder: CaptionDecoder, pairs: Pairs) -> tuple[CaptionDecoder, dict[str, Any]]:
+    """Train on rewards; returns what `fit` does."""
     rewards, tokenizer = Rewards(job, pairs), pairs.tokenizer
 
     def batches(epoch: int) -> Iterator[Batch]:
@@ -145,33 +141,4 @@ def fit_rewards(name: str, job: Job, decoder: CaptionDecoder, pairs: Pairs, save
         marginal = F.cross_entropy(alone.flatten(0, 1), targets[few].flatten(), ignore_index=tokenizer.pad)
         return rewarded + MARGINAL * marginal + LIKELIHOOD * pairs.likelihood(model, examples)
 
-    decoder, report = fit(
-        job, f"{name}-rewards", decoder, batches, STEPS, loss, pairs.evaluate, ROUNDS, LR, "cider", weight_decay=0.0, ema=EMA
-    )
-    return {"rewards": report, **fit_marginal(name, job, decoder, pairs, save)}
-
-
-def fit_marginal(name: str, job: Job, decoder: CaptionDecoder, pairs: Pairs, save: Callable) -> dict[str, Any]:
-    """The null cell alone learns, p(x|y) stays as it is; returns the report of `fit`."""
-    tokenizer = pairs.tokenizer
-
-    def batches(epoch: int) -> Iterator[Tensor]:
-        rng = random.Random(job.seed * 1000 + 900 + epoch)
-        for _ in range(NULL_STEPS):
-            yield pairs.grids(torch.tensor(rng.sample(range(len(pairs.rows)), NULL_PICTURES)), rng)
-
-    def loss(model: CaptionDecoder, grids: Tensor) -> Tensor:
-        model.eval()
-        device = model.null.device
-        condition = model.condition({"image": grids.to(device)}, torch.arange(len(grids), device=device))
-        with torch.no_grad():
-            ids = draw(model, tokenizer, condition, tokenizer.start("image"), temperature=1.0)
-            said = ids[:, 1:] != tokenizer.pad
-            known = model(ids[:, :-1], condition)[0][said].softmax(-1)
-        return F.cross_entropy(model(ids[:, :-1], condition.removed())[0][said], known)
-
-    decoder.requires_grad_(False)
-    decoder.null.requires_grad_(True)
-    once = replace(job, epochs=None)
-    _, report = fit(once, name, decoder, batches, NULL_STEPS, loss, pairs.evaluate, 1, NULL_LR, "cider", save=save, ema=0.9)
-    return report
+    return fit(job, f"{name}-rewards", decoder, batches, STEPS, loss, pairs.evaluate, ROUNDS, LR, "cider", weight_decay=0.0, ema=EMA)
