@@ -117,6 +117,8 @@ def test_few_rows_times_a_matrix_is_the_product(rows, parts, monkeypatch):
             expected = x @ weight.T if b is None else x @ weight.T + b
             assert torch.allclose(few_rows.linear(x, stored, b), expected, atol=1e-5)
             assert torch.allclose(few_rows.linear(x.transpose(0, 1), stored, b), expected.transpose(0, 1), atol=1e-5)
+            columns = x.flatten(0, 1).t().contiguous().t()
+            assert torch.allclose(few_rows.linear(columns, stored, b), expected.flatten(0, 1), atol=1e-5)
 
 
 def test_few_rows_have_gradients():

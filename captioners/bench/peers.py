@@ -53,9 +53,10 @@ def coca(profile: Profile) -> tuple[Work, Work]:
         condition = decoder.condition({"image": grid}, torch.tensor([0]))
         ids, past = torch.tensor([[start]]), None
         for _ in range(TOKENS):
-            logits, past = decoder(ids, condition, past)
-            logits[..., end] = -torch.inf
-            ids = logits[:, -1:].argmax(-1)
+            with torch.inference_mode():  # as method 1 has it
+                logits, past = decoder(ids, condition, past)
+                logits[..., end] = -torch.inf
+                ids = logits[:, -1:].argmax(-1)
         return 1
 
     def peer() -> int:

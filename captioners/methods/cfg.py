@@ -204,7 +204,8 @@ class Branches:
 
     def next(self) -> dict[str, Tensor]:
         """log p(next|y) and log p(next), each (rows, vocab); NaN where the second branch is not run."""
-        logits, self.past = self.decoder(self.ids, self.condition, self.past)
+        with torch.inference_mode():  # nobody asks for gradients here, and many small operations have less to remember
+            logits, self.past = self.decoder(self.ids, self.condition, self.past)
         self.clock.call("decoder")
         logp = logits[:, -1].log_softmax(-1)
         uncond = torch.full_like(logp[: self.count], math.nan)

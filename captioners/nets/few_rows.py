@@ -21,20 +21,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows, (out, into) = x.numel() // x.shape[-1], weight.shape
     if not 1 <= rows <= FEW or weight.numel() < LARGE or weight.device.type != "cpu" or weight.dtype != torch.float32:
         return F.linear(x, weight, bias)
-    flat, threads = x.reshape(rows, into), torch.get_num_threads()
+    parts = gcd(out, into, torch.get_num_threads())
+    flat = x.reshape(rows, into).contiguous()
     if weight.stride(0) == 1:  # each thread has some of the inputs
-        parts = gcd(into, threads)
-        y = torch.bmm(flat.view(rows, parts, -1).transpose(0, 1), _halves(weight.t(), parts)).sum(0)
+        y = torch.bmm(flat.view(rows, parts, -1).transpose(0, 1), _in_parts(weight.t(), parts)).sum(0)
     elif rows == 1:  # each thread has some of the outputs
-        parts = gcd(out, threads)
-        y = torch.bmm(_halves(weight, parts), flat.t().expand(parts, into, 1))
+        column = flat.as_strided((parts, into, 1), (0, 1, into))
+        if bias is not None:
+            return torch.baddbmm(bias.view(parts, -1, 1), _in_parts(weight, parts), column).view(*x.shape[:-1], out)
+        y = torch.bmm(_in_parts(weight, parts), column)
     else:
         y = torch.mm(weight, flat.t()).t()
-    y = y.view(*x.shape[:-1], out) if y.is_contiguous() else y.reshape(*x.shape[:-1], out)
+    y = y.reshape(*x.shape[:-1], out)
     return y if bias is None else y + bias
 
 
-def _halves(matrix: Tensor, parts: int) -> Tensor:
+def _in_parts(matrix: Tensor, parts: int) -> Tensor:
     """(n, m) → (parts, n / parts, m)."""
     size, (row, column) = matrix.shape[0] // parts, matrix.stride()
-    return matrix.as_strided((parts, size, matrix.shape[1]), (size * row, row, column), matrix.storage_offset())
+    return matrix.as_strided((parts, size, matrix.shape[1]), (size * row, row, column))
