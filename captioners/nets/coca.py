@@ -66,7 +66,7 @@ def _part(attention: nn.MultiheadAttention, first: int, last: int) -> tuple[Tens
 
 def _split(x: Tensor, heads: int) -> Tensor:
     """(b, t, c) → (b, heads, t, c / heads)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _keys_values(attention: nn.MultiheadAttention, x: Tensor) -> KeysValues:
