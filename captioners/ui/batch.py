@@ -21,6 +21,7 @@ from captioners.ui.saving import as_csv, save_button
 from captioners.ui.studio import Studio
 
 MOST = 200  # files
+UNREADABLE = (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError)  # damaged, gone, of an unknown kind, encrypted
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 FORMS = {"words": ".0f", "perplexity": ",.1f"}
 HEAD = ("file", "method", "caption", "clipscore", "perplexity", "words", "seconds", "error")
@@ -51,24 +52,29 @@ def unpacked(paths: Sequence[str]) -> Iterator[tuple[str, str | bytes | MediaErr
             continue
         try:
             with zipfile.ZipFile(path) as archive:
-                for member in _members(path):
+                for member in _members(archive):
                     yield member.filename, _read(archive, member)
-        except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+        except UNREADABLE:
             yield Path(path).name, MediaError("The archive cannot be read: pack the files again as a plain zip.")
 
 
 def count_files(paths: Sequence[str]) -> int:
     """How many there are to caption, what lies in archives included."""
-    return min(MOST, sum(len(_members(path)) if zipfile.is_zipfile(path) else 1 for path in paths))
+    return min(MOST, sum(_count(path) if zipfile.is_zipfile(path) else 1 for path in paths))
 
 
-def _members(path: str) -> list[zipfile.ZipInfo]:
-    """What an archive holds, hidden files and folders left out; nothing if it cannot be read."""
+def _count(path: str) -> int:
+    """How many files an archive holds; none if it cannot be read, which `unpacked` gives a row of its own."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return [m for m in archive.infolist() if not m.is_dir() and not Path(m.filename).name.startswith(".")]
-    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
-        return []
+            return len(_members(archive))
+    except UNREADABLE:
+        return 0
+
+
+def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """What an archive holds, hidden files and folders left out."""
+    return [m for m in archive.infolist() if not m.is_dir() and not Path(m.filename).name.startswith(".")]
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes | MediaError:

@@ -96,7 +96,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "open_clip",
             "ViT-B-32-quickgelu",
             millions=151.3,
-            licence="Apache-2.0",
+            licence="see its page",
         ),
     ),
     "audio-judge": (
