@@ -1,4 +1,4 @@
-"""Files of every accepted format, made here: pictures by Pillow, sounds by libsndfile and FFmpeg."""
+"""Files of every accepted format, made here: pictures by Pillow, sounds by libsndfile and FFmpeg; and how a file is refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import zlib
 
 import av
 import numpy as np
+import pytest
 import soundfile
 from PIL import Image
 from pillow_heif import register_heif_opener
+
+from captioners.media import MediaError, load_media
 
 register_heif_opener()
 
@@ -193,3 +196,14 @@ def _box(name: bytes, *parts: bytes) -> bytes:
 
 def _words(*values: int) -> bytes:
     return struct.pack(f">{len(values)}I", *values)
+
+
+def refusal(source, kind=None) -> str:
+    """The sentence with which `source` is refused."""
+    with pytest.raises(MediaError) as caught:
+        load_media(source, kind)
+    sentence = str(caught.value)
+    assert sentence.endswith(".")
+    assert ". " not in sentence
+    assert "\n" not in sentence
+    return sentence
