@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.few_rows import linear
 from captioners.nets.transformer import Block, KeysValues, causal_mask, init_weights
 
 
@@ -92,7 +91,7 @@ class CaptionDecoder(nn.Module):
             context = next(crossed) if block.cross is not None else None
             x, kv = block(x, mask=seen, past=past[i] if past else None, context=context, context_mask=condition.mask)
             cache.append(kv)
-        return linear(self.norm(x), self.tokens.weight), cache
+        return F.linear(self.norm(x), self.tokens.weight), cache
 
 
 def side_by_side(rows: dict[str, Tensor], order: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,14 @@
 """A few rows times a large matrix on a CPU: bound by reading the matrix, so every thread should read a part of it.
 
-Measured on two AVX2 cores with MKL, all matrices of a GPT-2 but the last one: PyTorch's `linear` takes 20 ms for one row and 40 ms for
-two, with one of the threads. Asked for as below, both work: about 14 and 22 ms. The longer side of a matrix is best contiguous.
+Whether PyTorch's `linear` does that by itself depends on the processor: on an AMD with AVX2 it reads a GPT-2's matrices with one of two
+threads (20 ms for one row, 40 ms for two, against 14 and 22 in parts), on an Intel with AVX-512 with both (18 and 20 ms, against
+20 and 20 in parts). So the two are raced once in a process. Matrices are best read along their inputs (`refit`).
 """
 
 from __future__ import annotations
 
+import time
+from functools import cache
 from math import gcd
 
 import torch
@@ -14,29 +17,38 @@ from torch import Tensor
 
 FEW = 4  # rows; for more of them `linear` uses all threads by itself
 LARGE = 2**18  # weights; smaller matrices stay in the cache
+TRACK = (6, 3072, 768)  # matrices that are read in the race: more than a core's cache holds
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`: x (…, in), weight (out, in) in either order in memory."""
-    rows, (out, into) = x.numel() // x.shape[-1], weight.shape
-    if not 1 <= rows <= FEW or weight.numel() < LARGE or weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return F.linear(x, weight, bias)
-    parts = gcd(out, into, torch.get_num_threads())
-    flat = x.reshape(rows, into).contiguous()
-    if weight.stride(0) == 1:  # each thread has some of the inputs
-        y = torch.bmm(flat.view(rows, parts, -1).transpose(0, 1), _in_parts(weight.t(), parts)).sum(0)
-    elif rows == 1:  # each thread has some of the outputs
-        column = flat.as_strided((parts, into, 1), (0, 1, into))
-        if bias is not None:
-            return torch.baddbmm(bias.view(parts, -1, 1), _in_parts(weight, parts), column).view(*x.shape[:-1], out)
-        y = torch.bmm(_in_parts(weight, parts), column)
-    else:
-        y = torch.mm(weight, flat.t()).t()
-    y = y.reshape(*x.shape[:-1], out)
-    return y if bias is None else y + bias
+    """`F.linear`: x (…, in), weight (out, in)."""
+    few = 1 <= x.numel() // x.shape[-1] <= FEW and weight.numel() >= LARGE
+    if few and weight.device.type == "cpu" and weight.dtype == torch.float32 and parts_are_faster():
+        return in_parts(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
-def _in_parts(matrix: Tensor, parts: int) -> Tensor:
-    """(n, m) → (parts, n / parts, m)."""
-    size, (row, column) = matrix.shape[0] // parts, matrix.stride()
-    return matrix.as_strided((parts, size, matrix.shape[1]), (size * row, row, column))
+def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same, each thread having some of the outputs."""
+    rows, (out, into), (row, column) = x.numel() // x.shape[-1], weight.shape, weight.stride()
+    parts = gcd(out, torch.get_num_threads())
+    size = out // parts
+    flat = x.reshape(rows, into).expand(parts, rows, into)
+    matrices = weight.as_strided((parts, into, size), (size * row, column, row))
+    y = torch.bmm(flat, matrices) if bias is None else torch.baddbmm(bias.view(parts, 1, size), flat, matrices)
+    return y.transpose(0, 1).reshape(*x.shape[:-1], out)
+
+
+@cache
+@torch.no_grad()
+def parts_are_faster() -> bool:
+    """One row times some matrices either way, the best of three: some 50 ms, once in a process."""
+    matrices, x = torch.ones(TRACK), torch.ones(1, TRACK[-1])
+
+    def seconds(way) -> float:
+        began = time.perf_counter()
+        for matrix in matrices:
+            way(x, matrix)
+        return time.perf_counter() - began
+
+    return min(seconds(in_parts) for _ in range(3)) < min(seconds(F.linear) for _ in range(3))

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.few_rows import linear
 from captioners.nets.transformer import Block, KeysValues, causal_mask, init_weights
 
 
@@ -57,7 +56,7 @@ class CausalLM(nn.Module):
         for i, block in enumerate(self.blocks):
             x, kv = block(x, mask=seen, past=past[i] if past else None)
             cache.append(kv)
-        return linear(self.norm(x), self.tokens.weight), cache
+        return F.linear(self.norm(x), self.tokens.weight), cache
 
 
 @dataclass(frozen=True)

@@ -24,17 +24,11 @@ class FewRowsConv1D(Conv1D):
 
 
 def for_few_rows(model: nn.Module) -> nn.Module:
-    """Linear layers are exchanged, their longer side made contiguous, what is also an embedding aside; GELU becomes one operation."""
-    kept = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    """Linear layers are exchanged, their weights laid out output by output; GELU becomes one operation."""
     for module in list(model.modules()):
-        weight = None
-        if type(module) in LAYERS:
-            module.__class__ = LAYERS[type(module)]
-            weight = module.weight
-        elif isinstance(module, nn.MultiheadAttention):
-            weight = module.in_proj_weight
-        if weight is not None and id(weight) not in kept:
-            _longer_side_contiguous(weight)
+        module.__class__ = LAYERS.get(type(module), type(module))
+        if isinstance(module, Conv1D):
+            module.weight.data = module.weight.data.t().contiguous().t()
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
@@ -42,8 +36,3 @@ def for_few_rows(model: nn.Module) -> nn.Module:
 
 
 LAYERS = {nn.Linear: FewRowsLinear, Conv1D: FewRowsConv1D}
-
-
-def _longer_side_contiguous(weight: nn.Parameter) -> None:
-    tall = weight.shape[0] > weight.shape[1]
-    weight.data = weight.data.t().contiguous().t() if tall else weight.data.contiguous()
