@@ -92,11 +92,9 @@ class Compare:
 
     def _wire_panel(self) -> None:
         panel, asked = self.panel, self.asked
-        for some in panel.inputs:
-            inputs, outputs = [some.made, self.source], [some.made, self.source, *asked]
-            some.made.change(self._pick, inputs, outputs, preprocess=False, **QUICK)
-            some.tab.select(self._switch(some.examples[0]), inputs, outputs, preprocess=False, **QUICK)
-            some.shelf.click(self._take(some.examples), some.shelf, [self.source, *asked], **QUICK)
+        for made, tab, example in panel.inputs:
+            made.change(self._pick, made, [made, self.source, *asked], preprocess=False, **QUICK)
+            tab.select(self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK)
         panel.run.click(self._ask, None, asked, **QUICK)
         panel.methods.input(self._choose, panel.methods, [*(c.column for c in self.cards), *asked], **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
@@ -140,16 +138,11 @@ class Compare:
 
     # --------------------------------------------------------------------------------------------------- events
 
-    def _take(self, paths: Sequence[str]) -> Callable[[tuple[int, Any]], list[Any]]:
-        """An example is captioned while it is still on its way to its place on the page."""
-        return lambda clicked: [paths[clicked[0]], *self._ask()]
-
-    def _pick(self, payload: dict | None, source: str | None) -> list[Any]:
+    def _pick(self, payload: dict | None) -> list[Any]:
         """A new file. It is read at once, so that a bad one is told of once and not by every card, and taken away again."""
         path = payload["path"] if payload else None
         try:
-            if self.studio.media(path).hash == (source and self.studio.media(source).hash):  # an example that was taken already
-                return [gr.skip() for _ in range(2 + len(self.asked))]
+            self.studio.media(path)
         except MediaError as error:
             if path:
                 gr.Warning(str(error), title="This file cannot be used")
@@ -161,7 +154,7 @@ class Compare:
 
         def switch(payload: dict | None, source: str | None) -> list[Any]:
             if payload:
-                return self._pick(payload, source)
+                return self._pick(payload)
             return [example if source else gr.skip(), gr.skip(), *(gr.skip() for _ in self.asked)]
 
         return switch

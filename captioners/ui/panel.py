@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
 
 from captioners.types import Spec
 from captioners.ui import examples, knobs
-
-
-@dataclass(frozen=True)
-class Input:
-    """Where one kind of media comes from."""
-
-    made: gr.components.Component
-    tab: gr.Tab
-    shelf: gr.Dataset  # the examples to click on
-    examples: Sequence[str]  # their files
 
 
 class Panel:
@@ -50,17 +38,12 @@ class Panel:
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",
                 )
-                pictures = gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
+                gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
             with gr.Tab("Sound", id="audio") as sound_tab:
                 self.sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound")
                 names = [Path(p).stem for p in examples.SOUNDS]
-                sounds = gr.Examples(
-                    [[p] for p in examples.SOUNDS], self.sound, label="Examples", example_labels=names, api_visibility="private"
-                )
-        self.inputs = (
-            Input(self.picture, picture_tab, pictures.dataset, examples.PICTURES),
-            Input(self.sound, sound_tab, sounds.dataset, examples.SOUNDS),
-        )
+                gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", example_labels=names, api_visibility="private")
+        self.inputs = ((self.picture, picture_tab, examples.PICTURES[0]), (self.sound, sound_tab, examples.SOUNDS[0]))
 
     def _actions(self) -> None:
         with gr.Row(elem_classes="cl-actions"):
