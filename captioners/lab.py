@@ -116,5 +116,10 @@ class Lab:
             scores["perplexity"] = Score(float(np.exp(log_perplexity(panel.fluency, [result.caption])[0])), panel.fluency.name)
         return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *panel.notes])
 
+    def look_at(self, media: Media) -> None:
+        """What scoring will need of an input and can be had before there is a caption; it is kept."""
+        if self.panel(media.kind).matcher:
+            self._media_vector(media)
+
     def _embed(self, media: Media) -> np.ndarray:
         return embed_media(self.panel(media.kind).matcher, [media])[0]

@@ -69,6 +69,17 @@ def test_models_run_on_a_few_threads_whoever_asks(studio, picture, monkeypatch):
     assert all(name.startswith("hand") for name in seen)
 
 
+@pytest.mark.parametrize("lent", [False, True])
+def test_an_input_is_looked_at_before_any_card_asks_unless_the_gpu_is_lent(studio, picture, monkeypatch, lent):
+    if lent:
+        monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=lambda f: f))
+    looked = []
+    monkeypatch.setattr(studio.lab, "_media_vector", looked.append)
+    studio.expect(picture)
+    studio._hands._pool.shutdown(wait=True)
+    assert looked == ([] if lent else [picture])
+
+
 def test_a_bad_file_is_a_media_error(studio, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"not a picture")

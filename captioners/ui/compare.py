@@ -142,7 +142,7 @@ class Compare:
         """A new file. It is read at once, so that a bad one is told of once and not by every card, and taken away again."""
         path = payload["path"] if payload else None
         try:
-            self.studio.media(path)
+            self.studio.expect(self.studio.media(path))
         except MediaError as error:
             if path:
                 gr.Warning(str(error), title="This file cannot be used")

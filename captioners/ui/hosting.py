@@ -13,13 +13,19 @@ os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 4}  # one visitor's four cards come on together; others wait
 
 
-def on_gpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function or generator with a GPU for the time of its run where the `spaces` package is there, else itself.
-
-    It may run in a process of its own: what it changes is lost, what it returns is copied.
-    """
+def gpu_lender() -> Any | None:
+    """The `spaces` package of a ZeroGPU Space, nothing elsewhere."""
     try:
         import spaces
     except ImportError:
-        return function
-    return spaces.GPU(function)
+        return None
+    return spaces
+
+
+def on_gpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function or generator with a GPU for the time of its run where one is lent, else itself.
+
+    It may run in a process of its own: what it changes is lost, what it returns is copied.
+    """
+    lender = gpu_lender()
+    return lender.GPU(function) if lender else function

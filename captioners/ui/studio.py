@@ -19,7 +19,7 @@ from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
 from captioners.ui.hands import Hands
-from captioners.ui.hosting import on_gpu
+from captioners.ui.hosting import gpu_lender, on_gpu
 from captioners.ui.traffic import Traffic
 
 REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
@@ -72,6 +72,15 @@ class Studio:
         if not path or not Path(path).is_file():
             return load_media(path or None)
         return self._load(path, Path(path).stat().st_mtime_ns)
+
+    def expect(self, media: Media) -> None:
+        """An input has come: the judge looks at it while the cards are being asked. What goes wrong here is told there."""
+        if not gpu_lender():  # what is kept in another process would be lost
+            self._hands.next(self._look(media))
+
+    def _look(self, media: Media) -> Iterator[None]:
+        self.lab.look_at(media)
+        yield
 
     def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
         """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""

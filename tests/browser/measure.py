@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
 
@@ -28,29 +29,34 @@ from captioners.ui.studio import Studio
 ROOT = Path(__file__).resolve().parents[2]
 WARM = (1, 2, 3)  # examples that are clicked once everything is loaded
 PATIENCE = 300_000  # ms
+END = object()
 
 
 class Meter:
     """When models were at work, on whichever thread, and how much of the processor's time they took: one thread each, so it can be told."""
 
     def __init__(self, studio: Studio):
-        self.lock, self.inside, self.since, self.busy, self.worked, inner = Lock(), 0, 0.0, 0.0, 0.0, studio._compute
+        self.lock, self.inside, self.since, self.busy, self.worked = Lock(), 0, 0.0, 0.0, 0.0
+        studio._compute, studio._look = self.watched(studio._compute), self.watched(studio._look)
 
-        def compute(*args):
+    def watched(self, inner: Callable[..., Iterator]) -> Callable[..., Iterator]:
+        """A generator whose work is counted."""
+
+        def work(*args):
             moments = inner(*args)
             while True:
                 self.enter(1)
                 began = time.thread_time()
                 try:
-                    moment = next(moments, None)
+                    moment = next(moments, END)
                 finally:
                     self.worked += time.thread_time() - began
                     self.enter(-1)
-                if moment is None:
+                if moment is END:
                     return
                 yield moment
 
-        studio._compute = compute
+        return work
 
     def enter(self, change: int) -> None:
         """A thread begins (1) or ends (−1) a stretch of work."""
