@@ -1,8 +1,8 @@
 """A few rows times a large matrix on a CPU: bound by reading the matrix, so every thread should read a part of it.
 
-Whether PyTorch's `linear` does that by itself depends on the processor: on an AMD with AVX2 it reads a GPT-2's matrices with one of two
-threads (20 ms for one row, 40 ms for two, against 14 and 22 in parts), on an Intel with AVX-512 with both (18 and 20 ms, against
-20 and 20 in parts). So the two are raced once in a process. Matrices are best read along their inputs (`refit`).
+Whether PyTorch's `linear` does that by itself depends on the processor. All matrices of a GPT-2 but the last one, with MKL: on two
+AVX2 cores 20 ms for one row and 40 ms for two, with one of the threads; on two AVX-512 cores 14 and 14 ms, with both, where in parts
+it is 15 and 14. So the two ways are raced once in a process. Matrices are best read along their inputs (`refit`).
 """
 
 from __future__ import annotations
