@@ -91,6 +91,7 @@ def plain_loop(method, media, values) -> str:
     believed, forbidden = None, ~(kinds.begins | kinds.goes_on)
     forbidden[kinds.end] = False
     for t, s in zip(times, [*times[1:], None], strict=True):
+        believed = believed if model.legible(levels[t]) else None
         cond, uncond = (model(x, levels[t][None], p, count, believed).masked_fill(forbidden, -torch.inf) for p in (full, none))
         logp = guidance.normalise(guidance.cfg(cond, uncond, values["guidance_scale"]))
         believed = logp.exp() @ model.table()
@@ -100,10 +101,29 @@ def plain_loop(method, media, values) -> str:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
-def test_a_caption_is_what_the_plain_loop_says(method, media, scale, monkeypatch):
+@pytest.mark.parametrize("schedule", ["square", "truncated-linear"])  # of the latter's steps, half are blind
+def test_a_caption_is_what_the_plain_loop_says(method, media, scale, schedule, monkeypatch):
     monkeypatch.setattr("captioners.methods.prefix_diffusion.SURE", 2.0)
-    values = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule="square", num_steps=10, order="together")
+    values = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule=schedule, num_steps=10, order="together")
     assert method.caption(media, values).caption == plain_loop(method, media, values)
+
+
+def test_noise_that_hides_a_word_is_not_shown(method):
+    net = method.players.prefix_denoiser()
+    shown = net.legible(alpha_bars("truncated-linear").flip(0))  # from noise to word
+    assert shown[0] == 0 and shown[-1] > 0.9 and (shown.diff() >= 0).all()
+    prefix, x = net.prefix({}, torch.zeros(1), torch.tensor([0])), torch.randn(2, 1, 5, net.config.embed)
+    for level, same in ((1e-5, True), (0.5, False)):
+        one, other = (net.vectors(some, torch.tensor([level]), prefix, torch.tensor([4])) for some in x)
+        assert torch.equal(one, other) == same
+
+
+def test_candidates_that_are_still_alike_are_asked_once(method, picture, monkeypatch):
+    asked, vectors = [], PrefixDenoiser.vectors
+    monkeypatch.setattr(PrefixDenoiser, "vectors", lambda net, x, *rest: asked.append(len(x)) or vectors(net, x, *rest))
+    method.caption(picture, settings(method, num_candidates=16, num_steps=30, length=6).replace(seed=3))
+    assert asked[0] == 1  # nothing is settled yet
+    assert len(asked) < 30 + 1 and max(asked[:-1]) == 16  # no pass where nothing is new; in the end all are themselves
 
 
 def test_a_row_that_is_sure_is_not_asked_again(method, picture, monkeypatch):
@@ -116,7 +136,8 @@ def test_a_row_that_is_sure_is_not_asked_again(method, picture, monkeypatch):
         calls.clear()
         assert len(method.caption(picture, values).trace[0].steps) == 40  # every step is told of all the same
         asked[sure] = sum(calls)
-    assert asked[SURE] < asked[2.0] == 3 * 40  # two candidates, and the second look at the better one
+    # two candidates, and the second look at the better one; at the first step nothing can be read, and one is asked for both
+    assert asked[SURE] < asked[2.0] == 3 * 40 - 1
 
 
 def test_a_batch_of_candidates_equals_as_many_runs(method, picture):

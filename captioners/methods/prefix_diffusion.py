@@ -33,7 +33,7 @@ CONTROLS = (
     number("num_steps", "Denoising steps", "How many of the 1000 steps are taken; fewer are faster.", 30, 5, 1000, 1),
     number("length", "Words", "Exactly how many words the caption has; auto leaves it to the model.", None, 4, 20, 1, optional=True),
     TEMPERATURE.but(
-        default=0.7,
+        default=0.8,
         help=f"How strong noise and chance are: little gives plain captions, much varied ones; 0 is none (for the others {DRAWN_AT}).",
     ),
     RANKING,
@@ -86,9 +86,9 @@ class Denoising(Process):
         self.kinds, self.device = TokenKinds.of(players.tokenizer), pooled[0].device
         order, stacked = by_kind(pooled, [m.kind for m in media])
         tags = torch.tensor([players.start_token(m.kind) for m in media], device=self.device)
-        items = torch.tensor([r.item for r in rows], device=self.device)
+        self.items = torch.tensor([r.item for r in rows], device=self.device)
         seen = self.model.prefix(stacked, order.to(self.device), tags)
-        self.full, self.none = seen[items], self.model.prefix({}, order, tags)[items]
+        self.full, self.none = seen[self.items], self.model.prefix({}, order, tags)[self.items]
         self.table = self.model.table()
         said = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
         self.words = Words(self.table, self.model.bias.masked_fill(~said.to(self.device), -torch.inf))
@@ -125,6 +125,7 @@ class Denoising(Process):
         self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
         self.opinion = torch.zeros_like(self.states[0])  # guided vectors, when the word was settled
         self.sure = torch.zeros(len(self.rows), dtype=torch.bool, device=self.device)
+        self.news = torch.ones_like(self.sure)  # rows in which a word was settled since they were asked
         self._plan(n)
         ends = torch.full(self.there.shape, self.kinds.end, device=self.device)
         self.canvas = Canvas(ends, self.there.clone(), self.fixed >= 0, torch.zeros_like(ends))
@@ -156,17 +157,25 @@ class Denoising(Process):
 
     def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
         held = self.chosen >= 0  # a settled word is told as clean
+        blind = self.model.legible(self.levels[:, k]) == 0  # rows that see their settled words and nothing else
         self.states[k] = torch.where(held[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
+        self.believed[k] = self.believed[k].masked_fill(blind[:, None, None], 0.0)
         self.told.append(torch.where(held, 1.0, self.levels[:, k, None]))
         for branch, (some, prefix) in enumerate(((rows, self.full), (second, self.none))):
-            asked = some[~self.sure[some]]
+            asked = some[~self.sure[some] & (self.news[some] | ~blind[some])]
             if len(asked):
-                self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix))
+                self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix, blind))
+        self.news[rows] = False
         return self.hidden[0][rows], self.hidden[1][second]
 
-    def _vectors(self, rows: Tensor, k: int, prefix) -> Tensor:
-        believed = self.believed[k][rows] if k else None
-        return self.model.vectors(self.states[k][rows], self.told[k][rows], prefix[rows], self.count[rows], believed, self.there[rows])
+    def _vectors(self, rows: Tensor, k: int, prefix, blind: Tensor) -> Tensor:
+        """Hidden vectors (r, n, d). Blind rows of one input that have settled on the same words so far are asked once."""
+        apart = torch.where(blind[rows], -1 - self.items[rows], rows)
+        told = torch.stack([apart, self.count[rows], self.there[rows].sum(1)], 1)
+        alike = torch.cat([told, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
+        one = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
+        states, told, believed = self.states[k][one], self.told[k][one], self.believed[k][one]
+        return self.model.vectors(states, told, prefix[one], self.count[one], believed, self.there[one])[alike]
 
     def again(self, row: int, steps: int) -> Tensor:
         at = torch.full((steps,), row, device=self.device)
@@ -214,6 +223,7 @@ class Denoising(Process):
             logp[twins[more]] = other = unlike_neighbours(self._said(proposed), twins, logp[twins[more]])
             words[twins[more]] = other.argmax(-1)
         self.chosen[rows] = settled(held, proposed, sure, share)
+        self.news[rows] |= (self.chosen[rows] != held).any(1)
 
     def _said(self, words: Tensor) -> Tensor:
         """Words that may not stand beside themselves; the end may."""

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from captioners.nets.transformer import Block, KeysValues, Places, init_weights
 
+ILLEGIBLE = 0.01
+
 
 @dataclass(frozen=True)
 class PrefixDenoiserConfig:
@@ -32,7 +34,7 @@ class PrefixDenoiserConfig:
     audio_dim: int = 512
     canvas: int = 28  # the most positions of a caption, the end included
     words: int = 24  # the most words that a caption can be asked to have
-    schedule: str = "square"  # that training drew its noise from
+    schedule: str = "truncated-linear"  # that training drew its noise from
     dropout: float = 0.1  # of the pooled vector and the MLP; the body has none
 
 
@@ -87,6 +89,15 @@ class PrefixDenoiser(nn.Module):
         """x (…, embed) → ids (…) of the nearest words."""
         return (x @ self.table().T).argmax(-1)
 
+    def legible(self, levels: Tensor) -> Tensor:
+        """How far a word can be read at noise levels ᾱ (…): half where x_t tells as many nats, embed · ᾱ / (1 − ᾱ), as naming a word takes.
+
+        Where that is next to nothing, it is nothing: all such levels are one to the network.
+        """
+        told = self.config.embed * levels / (1 - levels).clamp(min=1e-9)
+        share = told / (told + math.log(self.config.vocab))
+        return share.masked_fill(share < ILLEGIBLE, 0.0)
+
     def prefix(self, pooled: dict[str, Tensor], order: Tensor, tags: Tensor, keep: Tensor | None = None) -> Prefix:
         """{kind: (n, c)} of all kinds, rows put into `order`; tags (b,) start tokens; keep (b,) False where nothing is to be seen.
 
@@ -124,13 +135,15 @@ class PrefixDenoiser(nn.Module):
         """What the rounding head reads at every position (b, t, embed), 0 at those that are not there.
 
         Two opinions are added: what the context says of the word, by the network, and what the noisy word says of itself, which is known:
-        log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length.
+        log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length. The network is shown a noisy word as far as it
+        can be read: noise that hides the word would only lead it astray.
         """
         levels = alpha_bar.expand(x.shape[1], -1).T if alpha_bar.ndim == 1 else alpha_bar
+        levels = levels.masked_fill(self.legible(levels) == 0, 0.0)
         places = Places.of(torch.ones_like(levels, dtype=torch.bool) if mask is None else mask)
         row, position = places.index // x.shape[1], places.index % x.shape[1]
         x, levels = places.gather(x), places.gather(levels)  # (m, embed), (m,)
-        h = self.noisy(x) + self._told(levels) + self.count(count)[row] + self.positions[position]
+        h = self.noisy(x * self.legible(levels)[:, None]) + self._told(levels) + self.count(count)[row] + self.positions[position]
         if believed is not None:
             h = h + self.believed(places.gather(believed))
         seen = None if places.all else F.pad(places.there, (self.config.prefix, 0), value=True)[:, None, None]

@@ -1,7 +1,7 @@
 """Part `prefix-diffusion`: method 4's denoiser, for pictures and sound, with its prefix removed now and then.
 
 It starts from method 1's decoder (its layers without the causal mask; its token embeddings, reduced to their principal components, are the
-word embeddings, frozen for the first half). A share of the targets is written by method 1; text corpora are examples without a prefix.
+word embeddings, frozen for the first half). It learns people's captions alone, and text corpora as examples without a prefix.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus
 from captioners.training.features import image_features
 from captioners.training.loop import fit
-from captioners.training.mask_denoiser import VIEWS, guided_captions
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 
-EPOCHS, BATCH, LR = 6, 64, 8e-4
-HUMAN, WRITTEN = 1, 1  # captions of each picture in an epoch: of its five, and of the teacher's
-SOUNDS, TEXTS = 1600, 800  # further examples in an epoch; texts have no prefix
+EPOCHS, BATCH, LR = 36, 64, 8e-4
+PER_PICTURE = 2  # of its five captions in an epoch
+SOUNDS, TEXTS = 2000, 3000  # further examples in an epoch; texts have no prefix
 DROP_PREFIX, DROP_COUNT = 0.15, 0.2
-SETTLED = 0.85  # share of examples in which some words are clean already, a share of their own from U(0, 1)
+SETTLED = 0.95  # share of examples in which some words are clean already, a share of their own from U(0, 1)
 BELIEVE = 0.25  # share of batches that see their own first guess (self-conditioning)
-NOISY = 0.12  # exponent < 1: more of the noisy times; in the others the noise itself is no riddle
+NOISY = 0.7  # exponent < 1: fewer of the times at which every word can be read
 JITTER = 0.3  # noise on the pooled vectors, as a share of their spread: there are only 6,000 pictures
 LONGEST = 18  # tokens; 94 % of the captions are not longer, and the rest would cost a fifth of the time
 SLACK = 2  # up to this many ends behind the longest caption of a batch
@@ -53,8 +52,8 @@ class Examples:
     tags: Tensor  # (b,) start tokens
     pooled: Tensor | None  # (b, c)
     keep: Tensor  # (b,) False where the prefix is removed
-    count: Tensor  # (b,) words
-    learn_words: bool
+    count: Tensor  # (b,) words, 0 where the number is not told
+    learn_words: bool = True
 
 
 def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
@@ -87,23 +86,19 @@ def pooled_vectors(grids: Tensor) -> Tensor:
 class Material:
     """Everything an epoch draws from: token rows and pooled vectors."""
 
-    human: list[list[list[int]]]  # of each picture
-    written: list[list[list[int]]]
+    written: list[list[list[int]]]  # of each picture
     pictures: Tensor  # (views, n, c)
     sounds: SoundPairs
     heard: Tensor  # (n, c)
     texts: dict[str, list[list[int]]]  # by corpus
 
 
-def load_material(job: Job, tokenizer: CaptionTokenizer, teacher: CaptionDecoder) -> Material:
-    """Encoded, written and tokenized once."""
-    features = image_features(job)["train"]
-    written = [tokenizer.encode_all(view) for view in guided_captions(job, teacher, tokenizer, features[:VIEWS])]
+def load_material(job: Job, tokenizer: CaptionTokenizer) -> Material:
+    """Encoded and tokenized once."""
     sounds = sound_pairs(job)
     return Material(
-        human=[_short(tokenizer.encode_all(p.captions)) for p in corpus.pictures(job.data, "train")],
-        written=[_short(rows) for rows in zip(*written, strict=True)],
-        pictures=torch.stack([pooled_vectors(view) for view in features]),
+        written=[_short(tokenizer.encode_all(p.captions)) for p in corpus.pictures(job.data, "train")],
+        pictures=torch.stack([pooled_vectors(view) for view in image_features(job)["train"]]),
         sounds=sounds,
         heard=pooled_vectors(sounds.grids),
         texts={d: _short(tokenizer.encode_all(corpus.texts(job.data, d))) for d in corpus.TEXT_FILES},
@@ -116,12 +111,7 @@ def _short(rows: Sequence[list[int]]) -> list[list[int]]:
 
 def examples(material: Material, tokenizer: CaptionTokenizer, rng: random.Random) -> list[tuple[str, list[tuple[list[int], str, int]]]]:
     """An epoch's batches, each of one kind and of like length, in random order: (token row, corpus, index into the vectors)."""
-    shown = [
-        (row, "flickr8k", i)
-        for source, some in ((material.human, HUMAN), (material.written, WRITTEN))
-        for i, rows in enumerate(source)
-        for row in rng.sample(rows, min(some, len(rows)))
-    ]
+    shown = [(row, "flickr8k", i) for i, rows in enumerate(material.written) for row in rng.sample(rows, min(PER_PICTURE, len(rows)))]
     heard = [(i, tokenizer.encode(material.sounds.caption(i, rng))) for i in rng.choices(range(len(material.heard)), k=SOUNDS)]
     heard = [(i, row) for i, row in heard if len(row) <= LONGEST]
     told = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=TEXTS)]
@@ -138,7 +128,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     kinds = TokenKinds.of(tokenizer)
     weights = job.find("cfg")
     decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
-    material = load_material(job, tokenizer, decoder)
+    material = load_material(job, tokenizer)
     widths = {"image_dim": material.pictures.shape[-1], "audio_dim": material.heard.shape[-1]}
     config = job.sized(PrefixDenoiserConfig(vocab=len(tokenizer), **widths))
     torch.manual_seed(job.seed)
@@ -146,7 +136,6 @@ def train(name: str, job: Job) -> dict[str, Any]:
     warm_start(model, decoder)
     steps = len(examples(material, tokenizer, random.Random(0)))
     epochs = max(1, round(job.epochs or EPOCHS))
-    levels = alpha_bars(config.schedule)
 
     def batches(epoch: int) -> Iterator[Examples]:
         rng = random.Random(job.seed * 1000 + epoch)
@@ -161,7 +150,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
                 kind,
                 ids,
                 torch.tensor([tokenizer.tags[domain] for _, domain, _ in some]),
-                pooled(view, where) if pooled else None,
+                jittered(pooled(view, where)) if pooled else None,
                 torch.tensor([rng.random() >= DROP_PREFIX for _ in some]),
                 torch.tensor([0 if rng.random() < DROP_COUNT else 1 for _ in some]) * kinds.words(ids).clamp(max=config.words),
                 learn_words=epoch >= epochs // 2,
@@ -169,38 +158,43 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def loss(model: nn.Module, batch: Examples) -> Tensor:
         model.directions.requires_grad_(batch.learn_words)
-        device = model.bias.device
-        ids, b = batch.ids.to(device), len(batch.ids)
-        pooled = {} if batch.pooled is None else {batch.kind: jittered(batch.pooled.to(device))}
-        prefix = model.prefix(pooled, torch.arange(b, device=device), batch.tags.to(device), batch.keep.to(device))
-        x0 = model.embed(ids)
-        spread = (torch.arange(b) + torch.rand(())) / b  # every batch sees all levels of noise
-        times = (spread**NOISY * len(levels)).long().clamp(max=len(levels) - 1)
-        level = levels[times][torch.randperm(b)].to(device)
-        clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (torch.rand((b, 1), device=device) < SETTLED)
-        clean[:, 0] &= ~clean.all(1)  # something must be left to learn
-        level = torch.where(clean, 1.0, level[:, None])
-        x = noised(x0, level, torch.randn_like(x0))
-        count, believed = batch.count.to(device), None
-        if torch.rand(()) < BELIEVE:
-            with torch.no_grad():
-                believed = model.expected(model(x, level, prefix, count))
-        hidden = model.vectors(x, level, prefix, count, believed)[~clean]
-        logits = model.logits(hidden)
-        rounding = F.cross_entropy(logits, ids[~clean])
-        some = slice(None, None, 4)  # rounding does most of the teaching; this keeps x0 honest at a quarter of the cost
-        distance = (model.expected(logits[some]) - x0[~clean][some].detach()).square().mean()
-        known = count > 0
-        length = F.nll_loss(prefix.lengths[known], count[known] - 1) if known.any() else rounding.new_zeros(())
-        return rounding + distance + 0.1 * length
+        return prefix_loss(model, batch)
 
     dev = Development(job, tokenizer, kinds)
 
     def save(model: PrefixDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    _, report = fit(job, name, model, batches, steps, loss, dev.measure, EPOCHS, LR, "cider", save=save, ema=0.999)
+    _, report = fit(job, name, model, batches, steps, loss, dev.measure, EPOCHS, LR, "-nats", save=save, ema=0.999)
     return report
+
+
+def prefix_loss(model: PrefixDenoiser, batch: Examples) -> Tensor:
+    """Rounding of what is not clean, distance to x0 and the length's, each row at a noise level of its own."""
+    device, levels = model.bias.device, alpha_bars(model.config.schedule)
+    ids, b = batch.ids.to(device), len(batch.ids)
+    pooled = {} if batch.pooled is None else {batch.kind: batch.pooled.to(device)}
+    prefix = model.prefix(pooled, torch.arange(b, device=device), batch.tags.to(device), batch.keep.to(device))
+    x0 = model.embed(ids)
+    spread = (torch.arange(b) + torch.rand(())) / b  # every batch sees all levels of noise
+    times = (spread**NOISY * len(levels)).long().clamp(max=len(levels) - 1)
+    level = levels[times][torch.randperm(b)].to(device)
+    clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (torch.rand((b, 1), device=device) < SETTLED)
+    clean[:, 0] &= ~clean.all(1)  # something must be left to learn
+    level = torch.where(clean, 1.0, level[:, None])
+    x = noised(x0, level, torch.randn_like(x0))
+    count, believed = batch.count.to(device), None
+    if torch.rand(()) < BELIEVE:
+        with torch.no_grad():
+            believed = model.expected(model(x, level, prefix, count))
+    hidden = model.vectors(x, level, prefix, count, believed)[~clean]
+    logits = model.logits(hidden)
+    rounding = F.cross_entropy(logits, ids[~clean])
+    some = slice(None, None, 4)  # rounding does most of the teaching; this keeps x0 honest at a quarter of the cost
+    distance = (model.expected(logits[some]) - x0[~clean][some].detach()).square().mean()
+    known = count > 0
+    length = F.nll_loss(prefix.lengths[known], count[known] - 1) if known.any() else rounding.new_zeros(())
+    return rounding + distance + 0.1 * length
 
 
 def jittered(pooled: Tensor) -> Tensor:
@@ -222,7 +216,7 @@ def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
 
 
 class Development:
-    """What is followed during a training: rounding at some levels of noise, captions of pictures, sounds named."""
+    """What is followed during a training: the loss on people's captions, rounding at some levels of noise, captions, sounds named."""
 
     def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, limit: int = 120):
         self.tokenizer, self.kinds = tokenizer, kinds
@@ -236,8 +230,28 @@ class Development:
         heard = self.captions(model, "audio", self.heard)
         (score,) = cider(Rows([p.path.name for p in self.pictures], texts, [list(p.captions) for p in self.pictures]))
         right = [named(c[0], text) for c, text in zip(self.names, heard, strict=True)]
-        found = {f"rounding@{share:g}": self.rounding(model, share) for share in (0.5, 0.75, 0.9)}
+        found = {"nats": self.nats(model)} | {f"rounding@{share:g}": self.rounding(model, share) for share in (0.1, 0.25, 0.5)}
         return {**found, "cider": score.mean, "distinct": len(set(texts)) / len(texts), "sounds_named": sum(right) / len(right)}
+
+    @torch.no_grad()
+    def nats(self, model: PrefixDenoiser) -> float:
+        """The loss on all captions of the pictures, always with the same noise."""
+        rows = [(row, i) for i, p in enumerate(self.pictures) for row in _short(self.tokenizer.encode_all(p.captions))]
+        rows.sort(key=lambda some: len(some[0]))
+        values = []
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for start in range(0, len(rows), 2 * BATCH):
+                some = rows[start : start + 2 * BATCH]
+                size = len(some[-1][0]) + 1
+                ids = torch.tensor([row + [self.kinds.end] * (size - len(row)) for row, _ in some])
+                tags = torch.full((len(some),), self.tokenizer.start("image"))
+                where = torch.tensor([i for _, i in some])
+                batch = Examples(
+                    "image", ids, tags, self.seen[where], torch.ones(len(some), dtype=torch.bool), self.kinds.words(ids), False
+                )
+                values.append(prefix_loss(model, batch).item() * len(some))
+        return sum(values) / len(rows)
 
     @torch.no_grad()
     def rounding(self, model: PrefixDenoiser, share: float) -> float:

@@ -1,7 +1,7 @@
 """Part `prefix-diffusion` of the hub profile: continuous diffusion behind a prefix made of CLIP's picture vector (arXiv 2309.04965).
 
 The ranker's CLIP, never the judge's. Embeddings of 48, five prefix vectors, captions of 24 and the truncated linear schedule of T = 1000
-are the paper's; the body has BERT-base's size. The loss is the paper's too: distance to x0 and rounding, beside our length head's.
+are the paper's; the body has BERT-base's size. The loss is the embedded part's.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.rounding import TokenKinds
-from captioners.nets.schedules import alpha_bars
 from captioners.profiles.hub.matchers import ClipMatcher
 from captioners.profiles.store import save_part
 from captioners.text import CaptionTokenizer
 from captioners.training import Job
 from captioners.training.hub.pairs import Pairs, library_of
 from captioners.training.loop import fit
+from captioners.training.prefix_denoiser import Examples, prefix_loss
 from captioners.training.tokenizer import load_tokenizer
 from captioners.types import Media
 
@@ -34,22 +33,14 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, po
 
 
 class PrefixLoss(nn.Module):
-    """E |x0 − x̂0|² + rounding, at a time of its own for every row."""
+    """The loss as a module: what accelerate shares out between processes is a call."""
 
     def __init__(self, net: PrefixDenoiser, tag: int):
         super().__init__()
         self.net, self.tag = net, tag
 
     def forward(self, ids: Tensor, pooled: Tensor, keep: Tensor, words: Tensor) -> Tensor:
-        rows = torch.arange(len(ids), device=ids.device)
-        prefix = self.net.prefix({"image": pooled}, rows, torch.full_like(rows, self.tag), keep)
-        levels = alpha_bars(self.net.config.schedule).to(ids.device)
-        level = levels[torch.randint(len(levels), (len(ids),), device=ids.device)]
-        x0 = self.net.embed(ids)
-        logits = self.net(noised(x0, level, torch.randn_like(x0)), level, prefix, words)
-        rounding = F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
-        distance = (self.net.expected(logits) - x0).square().mean()
-        return rounding + distance + 0.1 * F.nll_loss(prefix.lengths, words - 1)
+        return prefix_loss(self.net, Examples("image", ids, torch.full_like(words, self.tag), pooled, keep, words))
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
