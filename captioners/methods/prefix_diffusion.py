@@ -121,7 +121,8 @@ class Denoising(Process):
                 self.fixed[i, position : None if token == self.kinds.end else position + 1] = token
         self.fixed[~self.there] = self.kinds.end
         self.chosen = self.fixed.clone()  # the words that are settled, −1 where none is
-        self.states, self.told, self.believed = [noise.to(self.device)], [], [torch.zeros_like(noise, device=self.device)]
+        self.x0 = torch.zeros_like(noise, device=self.device)  # as last believed
+        self.states, self.told, self.believed = [noise.to(self.device)], [], [self.x0]
         self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
         self.opinion = torch.zeros_like(self.states[0])  # guided vectors, when the word was settled
         self.sure = torch.zeros(len(self.rows), dtype=torch.bool, device=self.device)
@@ -148,6 +149,7 @@ class Denoising(Process):
         beyond = (~self.there).sum(1, keepdim=True)
         self.share, self.chance = self.share.to(self.device) + beyond, self.chance.to(self.device)
         self.warmth = torch.tensor([r.temperature for r in self.rows], device=self.device)
+        self.steps = torch.tensor([r.steps for r in self.rows], device=self.device)
 
     def _way(self, row: int) -> tuple[str, str, int]:
         settings = self.settings[self.rows[row].item]
@@ -157,7 +159,7 @@ class Denoising(Process):
 
     def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
         held = self.chosen >= 0  # a settled word is told as clean
-        blind = self.model.legible(self.levels[:, k]) == 0  # rows that see their settled words and nothing else
+        self.blind = blind = self.model.legible(self.levels[:, k]) == 0  # rows that see their settled words and nothing else
         self.states[k] = torch.where(held[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
         self.believed[k] = self.believed[k].masked_fill(blind[:, None, None], 0.0)
         self.told.append(torch.where(held, 1.0, self.levels[:, k, None]))
@@ -187,17 +189,29 @@ class Denoising(Process):
     # ------------------------------------------------------------------------------------------------- one step on
 
     def advance(self, rows: Tensor, k: int, hidden: Tensor) -> None:
-        held = self.chosen[rows]
-        at = held < 0  # (r, n): the m positions that are open
-        guided = self.words.logp(hidden[at])  # (m, vocab)
-        x0 = self.table[held.clamp(min=0)].index_put((at,), guided.softmax(-1) @ self.table)
-        believed = self.believed[k].index_copy(0, rows, x0)
+        busy = self._has_work(rows, k)
+        if busy.any():
+            self._decide(rows[busy], k, hidden[busy])
         state = self.states[k].clone()
         for scheduler, some in self.samplers:
             if k < len(scheduler.timesteps):
-                state[some] = scheduler.step(believed[some], scheduler.timesteps[k], state[some]).prev_sample
+                state[some] = scheduler.step(self.x0[some], scheduler.timesteps[k], state[some]).prev_sample
         self.states.append(state)
-        self.believed.append(believed)
+        self.believed.append(self.x0)
+
+    def _has_work(self, rows: Tensor, k: int) -> Tensor:
+        """(r,): rows that see something new, may settle a word, or are at their first or last step; what the others think is known."""
+        waiting = self.sure[rows] | self.blind[rows]
+        grows = (self.chosen[rows] >= 0).sum(1) < self.share[rows, k]
+        return ~waiting | grows | (k + 1 == self.steps[rows]) | (k == 0)
+
+    def _decide(self, rows: Tensor, k: int, hidden: Tensor) -> None:
+        """x0 of the rows, words that are settled now, and what is shown, by guided vectors (r, n, d)."""
+        held = self.chosen[rows]
+        at = held < 0  # (r, n): the m positions that are open
+        guided = self.words.logp(hidden[at])  # (m, vocab)
+        x0 = self.table[held.clamp(min=0)].index_put((at,), guided.exp() @ self.table)
+        self.x0 = self.x0.index_copy(0, rows, x0)
         self.opinion[rows] = torch.where(at[..., None], hidden, self.opinion[rows])
         sure, words = guided.max(-1)
         self._settle(rows, k, at, guided)
@@ -212,7 +226,9 @@ class Denoising(Process):
         logp = unlike_neighbours(self._said(held), more, guided[more[at]])  # (m, vocab)
         warmth = self.warmth[rows, None].expand_as(more)[more]
         tempered = logp / warmth.clamp(min=1e-3)[:, None]
-        words = torch.where(warmth > 0, drawn(tempered, self.chance[rows, k][more]), logp.argmax(-1))
+        words = drawn(tempered, self.chance[rows, k][more])
+        if (cold := warmth == 0).any():
+            words[cold] = logp[cold].argmax(-1)
         while True:
             proposed = torch.full_like(held, -1).index_put((more,), words)
             sure = torch.full(more.shape, -torch.inf, device=self.device)
@@ -234,7 +250,7 @@ class Denoising(Process):
         canvas, held, there = self.canvas, self.chosen[rows], self.there[rows]
         tokens = torch.where(held >= 0, held, held.index_put((at,), words))
         fresh = ~canvas.settled[rows]  # what was settled before keeps the step it was taken from
-        last = torch.tensor([self.rows[i].steps == k + 1 for i in rows.tolist()], device=self.device)
+        last = self.steps[rows] == k + 1
         if last.any():
             tokens[last] = self._rounded(rows[last], tokens[last])
         changed = fresh & ((tokens != canvas.tokens[rows]) | (k == 0) | (held >= 0))
