@@ -1,6 +1,7 @@
 """Small stand-ins for methods and judges: deterministic, no weights."""
 
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,6 +36,12 @@ class HashMatcher:
 
     def embed_media(self, media):
         return torch.stack([unit(m.hash) for m in media])
+
+
+def small_players(tokenizer, **models) -> SimpleNamespace:
+    """What a method is handed, with models of random weights."""
+    common = {"tokenizer": tokenizer, "start_token": tokenizer.start, "ranker": lambda kind: HashMatcher()}
+    return SimpleNamespace(device="cpu", profile="small", weights={}, notes=(), **common, **models)
 
 
 class LengthJudge:

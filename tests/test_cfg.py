@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from same import close, content
 from torch.distributions import Categorical, kl_divergence
 
 from captioners.types import Result, SettingsError, to_json
@@ -201,32 +202,6 @@ ROWS = [
     ("audio", 1, {"guidance_scale": 5, "no_repeat": 2, "forced": {0: " a", 1: " dog"}}),
     ("image", 2, {"alpha": 2, "beta": 0, "max_tokens": 1}),
 ]
-
-
-def close(one, other, path="") -> None:
-    """Equal but for rounding, through all of a result's JSON."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            close(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), path
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            close(*pair, f"{path}[{i}]")
-    elif isinstance(one, float):
-        assert other == pytest.approx(one, abs=1e-4), path
-    else:
-        assert one == other, path
-
-
-def content(result: Result) -> dict:
-    """Everything but how long it took. Alternatives that are equally likely may change places, so they are sorted by value alone."""
-    found = to_json(result)
-    for name in ("seconds", "calls", "weights"):
-        found.pop(name)
-    for entry in found["trace"]:
-        entry["alternatives"] = {name: [a["logprob"] for a in some] for name, some in entry["alternatives"].items()}
-    return found
 
 
 def test_a_batch_of_different_rows_equals_single_runs(cfg, draw, play):

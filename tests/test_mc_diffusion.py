@@ -3,11 +3,11 @@
 import itertools
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import HashMatcher
+from fakes import small_players
+from same import close, content
 
 from captioners import guidance, registry
 from captioners.decoding import generator
@@ -37,19 +37,7 @@ def method(embedded) -> MaskedConditionalDiffusion:
     def codes(media):
         return [torch.randint(net.codes[m.kind].num_embeddings - 1, (CELLS[m.kind],), generator=generator(0, m, 7)) for m in media]
 
-    return MaskedConditionalDiffusion(
-        SimpleNamespace(
-            tokenizer=tokenizer,
-            device="cpu",
-            profile="small",
-            weights={},
-            notes=(),
-            start_token=tokenizer.start,
-            codes=codes,
-            mask_denoiser=lambda: net,
-            ranker=lambda kind: HashMatcher(),
-        )
-    )
+    return MaskedConditionalDiffusion(small_players(tokenizer, codes=codes, mask_denoiser=lambda: net))
 
 
 @pytest.fixture(params=["picture", "sound"])
@@ -59,32 +47,6 @@ def media(request):
 
 def tokens_of(result, tokenizer) -> list[int]:
     return [tokenizer.tokenizer.token_to_id(entry.token.replace(" ", "▁")) for entry in result.trace]
-
-
-def content(result) -> dict:
-    """Everything but how long it took."""
-    found = to_json(result)
-    for name in ("seconds", "calls", "weights"):
-        found.pop(name)
-    for entry in found["trace"]:
-        entry["alternatives"] = {name: [a["logprob"] for a in some] for name, some in entry["alternatives"].items()}
-    return found
-
-
-def close(one, other, path="") -> None:
-    """Equal but for rounding."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            close(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), path
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            close(*pair, f"{path}[{i}]")
-    elif isinstance(one, float):
-        assert other == pytest.approx(one, abs=2e-3), path
-    else:
-        assert one == other, path
 
 
 # ---------------------------------------------------------------------------------------------------- the reference
@@ -215,7 +177,7 @@ def test_a_batch_of_different_rows_equals_single_runs(method, draw, play):
     settings = [method.spec.settings(**values) for _, _, values in ROWS]
     together = method.caption_batch(media, settings)
     for item, values, result in zip(media, settings, together, strict=True):
-        close(content(method.caption(item, values)), content(result))
+        close(content(method.caption(item, values)), content(result), within=2e-3)
 
 
 @pytest.mark.parametrize("values", [{"guidance_scale": 1}, {"num_candidates": 2}, {"order": "random", "temperature": 1}])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import HashMatcher
+from fakes import HashMatcher, small_players
 
 from captioners import guidance, registry
 from captioners.decoding import agreement, diversity, generator
@@ -39,19 +39,7 @@ def method(embedded) -> PrefixDiffusion:
     def encode(media):
         return [SimpleNamespace(pooled=torch.randn(width[m.kind], generator=generator(0, m, 7))) for m in media]
 
-    return PrefixDiffusion(
-        SimpleNamespace(
-            tokenizer=tokenizer,
-            device="cpu",
-            profile="small",
-            weights={},
-            notes=(),
-            start_token=tokenizer.start,
-            encode=encode,
-            prefix_denoiser=lambda: net,
-            ranker=lambda kind: HashMatcher(),
-        )
-    )
+    return PrefixDiffusion(small_players(tokenizer, encode=encode, prefix_denoiser=lambda: net))
 
 
 @pytest.fixture(scope="module")

@@ -159,22 +159,22 @@ class Denoising(Process):
 
     def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
         held = self.chosen >= 0  # a settled word is told as clean
-        self.blind = blind = self.model.legible(self.levels[:, k]) == 0  # rows that see their settled words and nothing else
+        self.blind = self.model.legible(self.levels[:, k]) == 0  # rows that see their settled words and nothing else
         self.states[k] = torch.where(held[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
-        self.believed[k] = self.believed[k].masked_fill(blind[:, None, None], 0.0)
+        self.believed[k] = self.believed[k].masked_fill(self.blind[:, None, None], 0.0)
         self.told.append(torch.where(held, 1.0, self.levels[:, k, None]))
         for branch, (some, prefix) in enumerate(((rows, self.full), (second, self.none))):
-            asked = some[~self.sure[some] & (self.news[some] | ~blind[some])]
+            asked = some[~self.sure[some] & (self.news[some] | ~self.blind[some])]
             if len(asked):
-                self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix, blind))
+                self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix))
         self.news[rows] = False
         return self.hidden[0][rows], self.hidden[1][second]
 
-    def _vectors(self, rows: Tensor, k: int, prefix, blind: Tensor) -> Tensor:
+    def _vectors(self, rows: Tensor, k: int, prefix) -> Tensor:
         """Hidden vectors (r, n, d). Blind rows of one input that have settled on the same words so far are asked once."""
-        apart = torch.where(blind[rows], -1 - self.items[rows], rows)
-        told = torch.stack([apart, self.count[rows], self.there[rows].sum(1)], 1)
-        alike = torch.cat([told, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
+        apart = torch.where(self.blind[rows], -1 - self.items[rows], rows)
+        known = torch.stack([apart, self.count[rows], self.there[rows].sum(1)], 1)
+        alike = torch.cat([known, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
         one = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
         states, told, believed = self.states[k][one], self.told[k][one], self.believed[k][one]
         return self.model.vectors(states, told, prefix[one], self.count[one], believed, self.there[one])[alike]
