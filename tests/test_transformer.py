@@ -184,6 +184,18 @@ def test_a_block_says_the_same_of_positions_that_are_there_with_and_without_the_
     torch.testing.assert_close(places.spread(few), whole * there[..., None], **CLOSE)
 
 
+def test_a_block_asked_of_some_positions_looks_at_all_of_them():
+    torch.manual_seed(0)
+    block = Block(DIM, 2).eval()
+    there = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
+    some = there & (torch.rand(2, 4) < 0.6)
+    x, places, asked = torch.randn(2, 4, DIM), Places.of(there), Places.of(some)
+    whole, _ = block(places.gather(x), there[:, None, None], places=places)
+    few, _ = block(places.gather(x), there[:, None, None], places=places, asked=asked)
+    assert 0 < len(few) < len(whole)
+    torch.testing.assert_close(few, whole[places.find(asked)], **CLOSE)
+
+
 def test_places_of_a_batch_without_padding_are_all_of_it():
     x, places = torch.randn(2, 3, 4), Places.of(torch.ones(2, 3, dtype=torch.bool))
     assert places.all

@@ -176,8 +176,8 @@ class Denoising(Process):
         known = torch.stack([apart, self.count[rows], self.there[rows].sum(1)], 1)
         alike = torch.cat([known, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
         one = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
-        states, told, believed = self.states[k][one], self.told[k][one], self.believed[k][one]
-        return self.model.vectors(states, told, prefix[one], self.count[one], believed, self.there[one])[alike]
+        states, told, believed, there = (some[one] for some in (self.states[k], self.told[k], self.believed[k], self.there))
+        return self.model.vectors(states, told, prefix[one], self.count[one], believed, there, self.chosen[one] < 0)[alike]
 
     def again(self, row: int, steps: int) -> Tensor:
         at = torch.full((steps,), row, device=self.device)

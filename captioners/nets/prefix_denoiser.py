@@ -131,6 +131,7 @@ class PrefixDenoiser(nn.Module):
         count: Tensor,  # (b,) words wanted, 0 for any
         believed: Tensor | None = None,  # (b, t, embed), the x0 of the step before (self-conditioning)
         mask: Tensor | None = None,  # (b, t), False at positions that are not there
+        asked: Tensor | None = None,  # (b, t), False where the network's opinion is not wanted
     ) -> Tensor:
         """What the rounding head reads at every position (b, t, embed), 0 at those that are not there.
 
@@ -147,10 +148,11 @@ class PrefixDenoiser(nn.Module):
         if believed is not None:
             h = h + self.believed(places.gather(believed))
         seen = None if places.all else F.pad(places.there, (self.config.prefix, 0), value=True)[:, None, None]
+        wanted = places if asked is None else Places.of(places.there & asked)
         for block, past in zip(self.blocks, prefix.keys_values, strict=True):
-            h, _ = block(h, mask=seen, past=past, places=places)
-        itself = levels.sqrt() / (1 - levels).clamp(min=1e-3)
-        return places.spread(self.leave(self.norm(h)) + itself[:, None] * x)
+            h, _ = block(h, mask=seen, past=past, places=places, asked=wanted if block is self.blocks[-1] else None)
+        itself = (levels.sqrt() / (1 - levels).clamp(min=1e-3))[:, None] * x
+        return places.spread(itself.index_add(0, places.find(wanted), self.leave(self.norm(h))))
 
     def _told(self, levels: Tensor) -> Tensor:
         """Embeddings (m, dim) of noise levels (m,), few of which differ."""

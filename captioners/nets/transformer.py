@@ -32,6 +32,10 @@ class Places:
         """Whether nothing is padding."""
         return len(self.index) == self.there.numel()
 
+    def find(self, some: Places) -> Tensor:
+        """Where some of the positions stand among these: (their number,) into m."""
+        return torch.searchsorted(self.index, some.index)
+
     def gather(self, x: Tensor) -> Tensor:
         """(b, t, …) → (m, …)."""
         return x.flatten(0, 1) if self.all else x.flatten(0, 1)[self.index]
@@ -92,9 +96,13 @@ class Block(nn.Module):
         context: KeysValues | None = None,
         context_mask: Tensor | None = None,  # (b, 1, 1, cells)
         places: Places | None = None,
+        asked: Places | None = None,  # some of `places`: the output is theirs, the others are only looked at
     ) -> tuple[Tensor, KeysValues]:
         h = self.norm1(x)
         k, v = self.attention.keys_values(h, places)
+        if asked is not None:
+            some, places = places.find(asked), asked
+            x, h = x[some], h[some]
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         x = x + self.drop(self.attention(h, (k, v), mask, places))

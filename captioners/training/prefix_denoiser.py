@@ -187,7 +187,7 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples) -> Tensor:
     if torch.rand(()) < BELIEVE:
         with torch.no_grad():
             believed = model.expected(model(x, level, prefix, count))
-    hidden = model.vectors(x, level, prefix, count, believed)[~clean]
+    hidden = model.vectors(x, level, prefix, count, believed, asked=~clean)[~clean]
     logits = model.logits(hidden)
     rounding = F.cross_entropy(logits, ids[~clean])
     some = slice(None, None, 4)  # rounding does most of the teaching; this keeps x0 honest at a quarter of the cost
