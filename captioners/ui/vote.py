@@ -16,7 +16,7 @@ from captioners.ui import examples
 from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import table
 from captioners.ui.saving import save_button
-from captioners.ui.studio import Studio, unguided
+from captioners.ui.studio import Studio, guidance_off, unguided
 
 TRIES = 8  # pairs that are looked at for two captions that differ
 QUESTIONS = (("specific", "Which says more about this input?"), ("fluent", "Which reads better?"))
@@ -96,7 +96,7 @@ class BlindVote:
             for _ in range(TRIES):
                 path = self.random.choice(examples.PICTURES + examples.SOUNDS)
                 media = self.studio.media(path)
-                spec = self.random.choice(choose_methods(media.kind))
+                spec = self.random.choice([s for s in choose_methods(media.kind) if guidance_off(s)])  # others cannot differ
                 settings = spec.settings()
                 guided, plain = self.studio.results(media, spec.id, [settings, unguided(spec, settings)])
                 if guided.caption != plain.caption:
