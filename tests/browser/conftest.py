@@ -94,7 +94,7 @@ def visit(chromium, url):
 
     def open_page(query: str = "", width: int = 1440, height: int = 900):
         context = chromium.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(180_000)  # a busy machine may take its time
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: open_page.said.append(m.text) if m.type == "error" else None)
