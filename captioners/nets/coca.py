@@ -6,6 +6,10 @@ Here a token is computed once. The interface is that of `CaptionDecoder`: rows w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,65 +32,91 @@ class CocaDecoder(nn.Module):
         width = self.multimodal.text_projection.shape[0]
         self.null = nn.Parameter(torch.zeros(width) if null is None else null.clone())
 
+    @cached_property
+    def layers(self) -> tuple[list[Layer], list[Layer], list[Layer]]:
+        """Of the text tower, of the multimodal decoder, and those that look at the picture."""
+        stacks = (self.text.transformer.resblocks, self.multimodal.resblocks, self.multimodal.cross_attn)
+        return tuple([Layer.of(block) for block in stack] for stack in stacks)
+
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
         """{"image": (n, cells, width)}, rows put into `order` → keys and values of every cross layer, the null cell first."""
         grid = grids["image"][order]
         x = torch.cat([self.null.to(grid.dtype).expand(len(grid), 1, -1), grid], dim=1)
         seen = torch.arange(x.shape[1], device=x.device) > 0
-        pairs = [_keys_values(block.attn, block.ln_1_kv(x)) for block in self.multimodal.cross_attn]
+        blocks = zip(self.layers[2], self.multimodal.cross_attn, strict=True)
+        pairs = [tuple(layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES)) for layer, block in blocks]
         return Condition(pairs, seen.expand(len(x), 1, 1, -1))
 
     def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache of both decoders, which now covers past + t tokens."""
-        start, length = past[0][0].shape[2] if past else 0, ids.shape[1]
+        start, (rows, length) = past[0][0].shape[2] if past else 0, ids.shape
         dtype = self.text.transformer.get_cast_dtype()
         x = self.text.token_embedding(ids).to(dtype) + self.text.positional_embedding[start : start + length].to(dtype)
-        seen = causal_mask(length, start, ids.device) if length > 1 else None
+        x = x.flatten(0, 1)
+        causal = causal_mask(length, start, ids.device) if length > 1 else None
+        shown = torch.zeros(condition.mask.shape, dtype=dtype, device=x.device).masked_fill(~condition.mask, -torch.inf)
         cache: list[KeysValues] = []
 
-        def grow(block: nn.Module, x: Tensor) -> Tensor:
-            x, pair = _self_attend(block, x, past[len(cache)] if past else None, seen)
-            cache.append(pair)
-            return _feed_forward(block, x)
+        def grow(layer: Layer, x: Tensor) -> Tensor:
+            q, k, v = layer.project(layer.norm1(x), rows, QUERIES, VALUES)
+            if past:
+                k, v = torch.cat([past[len(cache)][0], k], dim=2), torch.cat([past[len(cache)][1], v], dim=2)
+            cache.append((k, v))
+            return layer.feed_forward(layer.attend(x, q, (k, v), causal))
 
-        for block in self.text.transformer.resblocks:
-            x = grow(block, x)
-        for block, cross, pair in zip(self.multimodal.resblocks, self.multimodal.cross_attn, condition.keys_values, strict=True):
-            x = grow(block, x)
-            q = linear(cross.ln_1(x), *_part(cross.attn, 0, 1))
-            x = _feed_forward(cross, x + cross.ls_1(_attend(cross.attn, q, pair, condition.mask)))
-        return linear(self.multimodal.ln_final(x), self.multimodal.text_projection.t()), cache
-
-
-def _part(attention: nn.MultiheadAttention, first: int, last: int) -> tuple[Tensor, Tensor]:
-    """Weight and bias of some of the packed projections: queries are 0, keys 1, values 2."""
-    width = attention.embed_dim
-    return attention.in_proj_weight[first * width : last * width], attention.in_proj_bias[first * width : last * width]
+        text, multimodal, crossing = self.layers
+        for layer in text:
+            x = grow(layer, x)
+        for layer, cross, pair in zip(multimodal, crossing, condition.keys_values, strict=True):
+            x = grow(layer, x)
+            (q,) = cross.project(cross.norm1(x), rows, QUERIES, QUERIES)
+            x = cross.feed_forward(cross.attend(x, q, pair, shown))
+        logits = linear(self.multimodal.ln_final(x), self.multimodal.text_projection.t())
+        return logits.unflatten(0, (rows, length)), cache
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(b, t, c) → (b, heads, t, c / heads)."""
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+QUERIES, KEYS, VALUES = range(3)  # their order in a packed projection
+Function = Callable[[Tensor], Tensor]
 
 
-def _keys_values(attention: nn.MultiheadAttention, x: Tensor) -> KeysValues:
-    k, v = linear(x, *_part(attention, 1, 3)).chunk(2, dim=-1)
-    return _split(k, attention.num_heads), _split(v, attention.num_heads)
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A residual attention block of open_clip with what it computes at hand, for positions (rows · t, width) one behind the other.
 
+    Between two matrices that go through the cache of a CPU, every line of Python has to be fetched from memory again: modules within
+    modules, called one by one, take a tenth of the time that a token does.
+    """
 
-def _attend(attention: nn.MultiheadAttention, q: Tensor, pair: KeysValues, mask: Tensor | None) -> Tensor:
-    y = F.scaled_dot_product_attention(_split(q, attention.num_heads), *pair, attn_mask=mask)
-    return attention.out_proj(y.transpose(1, 2).flatten(2))
+    heads: int
+    norm1: Function
+    packed: tuple[nn.Parameter, nn.Parameter]  # weight and bias of queries, keys and values
+    out: tuple[nn.Parameter, nn.Parameter]
+    scale1: Function | None
+    norm2: Function
+    up: tuple[nn.Parameter, nn.Parameter]
+    act: Function
+    down: tuple[nn.Parameter, nn.Parameter]
+    scale2: Function | None
 
+    @classmethod
+    def of(cls, block: nn.Module) -> Layer:
+        attention, mlp = block.attn, block.mlp
+        out, up, down = ((m.weight, m.bias) for m in (attention.out_proj, mlp.c_fc, mlp.c_proj))
+        scale1, scale2 = (None if isinstance(s, nn.Identity) else s.forward for s in (block.ls_1, block.ls_2))
+        packed = attention.in_proj_weight, attention.in_proj_bias
+        return cls(attention.num_heads, block.ln_1.forward, packed, out, scale1, block.ln_2.forward, up, mlp.gelu.forward, down, scale2)
 
-def _self_attend(block: nn.Module, x: Tensor, past: KeysValues | None, mask: Tensor | None) -> tuple[Tensor, KeysValues]:
-    heads = block.attn.num_heads
-    q, k, v = linear(block.ln_1(x), *_part(block.attn, 0, 3)).chunk(3, dim=-1)
-    k, v = _split(k, heads), _split(v, heads)
-    if past is not None:
-        k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-    return x + block.ls_1(_attend(block.attn, q, (k, v), mask)), (k, v)
+    def project(self, x: Tensor, rows: int, first: int, last: int) -> Tensor:
+        """x (rows · t, width) → some of queries, keys and values (how many, rows, heads, t, width / heads)."""
+        width, count = x.shape[-1], last - first + 1
+        weight, bias = self.packed if count == 3 else (p[first * width : (last + 1) * width] for p in self.packed)
+        return linear(x, weight, bias).view(rows, -1, count, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
 
+    def attend(self, x: Tensor, q: Tensor, pair: KeysValues, mask: Tensor | None) -> Tensor:
+        y = F.scaled_dot_product_attention(q, *pair, attn_mask=mask).transpose(1, 2).reshape(x.shape)
+        y = linear(y, *self.out)
+        return x + (y if self.scale1 is None else self.scale1(y))
 
-def _feed_forward(block: nn.Module, x: Tensor) -> Tensor:
-    return x + block.ls_2(block.mlp(block.ln_2(x)))
+    def feed_forward(self, x: Tensor) -> Tensor:
+        y = linear(self.act(linear(self.norm2(x), *self.up)), *self.down)
+        return x + (y if self.scale2 is None else self.scale2(y))

@@ -22,10 +22,10 @@ TRACK = (6, 3072, 768)  # matrices that are read in the race: more than a core's
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`: x (…, in), weight (out, in)."""
+    if not parts_are_faster() or weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return F.linear(x, weight, bias)
     few = 1 <= x.numel() // x.shape[-1] <= FEW and weight.numel() >= LARGE
-    if few and weight.device.type == "cpu" and weight.dtype == torch.float32 and parts_are_faster():
-        return in_parts(x, weight, bias)
-    return F.linear(x, weight, bias)
+    return in_parts(x, weight, bias) if few else F.linear(x, weight, bias)
 
 
 def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
