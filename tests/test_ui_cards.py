@@ -86,6 +86,8 @@ def test_a_card_shows_both_captions_and_the_values_used(picture):
     assert "a &lt;note&gt;" in html
     forked = result(forced={"0": " a", "1": " cat"})
     assert "forked at “cat”" in body_html(SPEC, finished(forked), finished(plain))
+    assert "says the same" in body_html(SPEC, finished(made), finished(made))
+    assert "says the same" not in html
 
 
 def test_a_card_in_the_making_says_how_far_it_is(picture):

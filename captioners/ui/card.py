@@ -35,11 +35,12 @@ def body_html(spec: Spec, guided: Step, plain: Step, scale: Scale = UNKNOWN) -> 
     else:
         progress, badges = progress_words(guided), ""
     words = escape(before.caption) if before else "".join(escape(t.text) for t in plain.tokens)
-    same = " (the same)" if result and before and result.caption == before.caption else ""
+    if result and before and result.caption == before.caption:
+        words = "says the same"
     return (
         f'<div class="cl-body" data-done="{"yes" if result else "no"}">'
         f'<div class="cl-caption" tabindex="0">{caption_html(spec.id, guided)}</div>'
-        f'<p class="cl-plain" tabindex="0"><span>unguided{same}</span> {words}</p>'
+        f'<p class="cl-plain" tabindex="0"><span>unguided</span> {words}</p>'
         f'<div class="cl-badges">{badges}</div>'
         f'<p class="cl-used">{progress}</p></div>'
     )
