@@ -49,9 +49,7 @@ def build_parser() -> Parser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
     common.add_argument("--models", metavar="FILE", help="hub profile: a TOML or YAML file, role = hub name or folder")
-    common.add_argument(
-        "--checkpoint", action="append", default=[], metavar="PATH", help="hub profile: what `train` wrote; may be repeated"
-    )
+    common.add_argument("--checkpoint", action="append", default=[], metavar="PATH", help="what `train` wrote; may be repeated")
     common.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
 
     methods = argparse.ArgumentParser(add_help=False)

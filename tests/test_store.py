@@ -8,8 +8,12 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from captioners.profiles.embedded import Shelf, profile
+from captioners.lab import Lab
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
+from captioners.profiles import embedded
+from captioners.profiles.embedded import Shelf
 from captioners.profiles.store import ASSETS, MAX_BYTES, WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, save_part
+from captioners.types import CaptionLabError
 
 
 def small() -> nn.Module:
@@ -48,9 +52,10 @@ def test_a_missing_part_says_how_to_get_it(tmp_path):
         find_part("cfg", tmp_path)
 
 
-def test_a_profile_without_a_tokenizer_says_how_to_get_it(tmp_path):
+def test_a_profile_without_a_tokenizer_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "WEIGHTS", tmp_path)
     with pytest.raises(MissingPart, match="run `python -m captioners train tokenizer`"):
-        profile("cpu", folder=tmp_path)
+        embedded.profile("cpu")
 
 
 def test_the_first_folder_that_has_a_part_wins(tmp_path):
@@ -91,6 +96,37 @@ def test_a_shelf_reads_a_part_once_and_freezes_it(tmp_path):
     assert not net.training
     assert not any(p.requires_grad for p in net.parameters())
     assert shelf.hash("part") == file_hash(tmp_path / "part.safetensors")
+
+
+# --------------------------------------------------------------------------------------------- weights of one's own
+
+
+def retrained(folder: Path, scale: float) -> Path:
+    """Method 1's decoder with other weights."""
+    path = WEIGHTS / "cfg.safetensors"
+    config = read_config(path)
+    decoder = load_into(CaptionDecoder(CaptionerConfig(**config)), path)
+    with torch.no_grad():
+        decoder.null.mul_(scale)
+    save_part(folder, "cfg", decoder, config)
+    return folder
+
+
+def test_own_weights_are_played_with_and_judges_stay(tmp_path, picture):
+    first, last = retrained(tmp_path / "first", 2.0), retrained(tmp_path / "last", 3.0)
+    lab = Lab("embedded", "cpu", checkpoints=[str(first), str(last)])
+    weights = lab.caption(picture, "cfg").weights
+    assert weights.pop("cfg") == file_hash(last / "cfg.safetensors")
+    assert weights == {part: file_hash(WEIGHTS / f"{part}.safetensors") for part in weights}
+    assert lab.profile.judges.shelf.folders == (WEIGHTS,)
+
+
+def test_a_folder_without_weights_or_with_damaged_ones_is_told(tmp_path, picture):
+    with pytest.raises(CaptionLabError, match="holds no weights"):
+        Lab("embedded", "cpu", checkpoints=[str(tmp_path / "nowhere")])
+    (tmp_path / "cfg.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(CaptionLabError, match="damaged or not one of our parts"):
+        Lab("embedded", "cpu", checkpoints=[str(tmp_path)]).caption(picture, "cfg")
 
 
 # ------------------------------------------------------------------------------------------------- what is shipped

@@ -97,16 +97,16 @@ class Profile:
 
 
 def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()) -> Profile:
-    """The profile's two sides; weights are read when first used. `models` and `checkpoints` say which, in the hub profile."""
+    """The profile's two sides; weights are read when first used. `checkpoints` of our own training come first, then `models` (hub only)."""
     if name not in PROFILES:
         raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
     keep_freed_memory()
     module = import_module(f"captioners.profiles.{name}")
     if name == "hub":
         return module.profile(pick_device(device), models, tuple(checkpoints))
-    if models or checkpoints:
-        raise ProfileError("The embedded profile has its models in assets/: give --models and --checkpoint with `--profile hub`.")
-    return module.profile(pick_device(device))
+    if models:
+        raise ProfileError("The embedded profile has its models in assets/: give --models with `--profile hub`.")
+    return module.profile(pick_device(device), tuple(checkpoints))
 
 
 def pick_device(name: str = "auto") -> str:

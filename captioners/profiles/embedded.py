@@ -20,7 +20,7 @@ from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.vq import VQAutoencoder, VQConfig
-from captioners.profiles.base import Calibration, Profile
+from captioners.profiles.base import Calibration, Profile, ProfileError
 from captioners.profiles.features import FeatureStore
 from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, read_metrics
 from captioners.provenance import note
@@ -34,8 +34,8 @@ REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
 class Shelf:
     """Trained modules by part name: read on first use, frozen, kept; safe to use from several threads."""
 
-    def __init__(self, device: str, folder: Path = WEIGHTS):
-        self.device, self.folder = device, folder
+    def __init__(self, device: str, *folders: Path):
+        self.device, self.folders = device, folders or (WEIGHTS,)  # the first that has a part is asked
         self.modules: dict[str, nn.Module] = {}
         self.configs: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
@@ -44,7 +44,7 @@ class Shelf:
         """The part's module, in evaluation mode and without gradients."""
         with self.lock:
             if part not in self.modules:
-                path = find_part(part, self.folder)
+                path = find_part(part, *self.folders)
                 self.configs[part] = read_config(path)
                 module = load_into(build(dict(self.configs[part])), path)
                 self.modules[part] = module.eval().requires_grad_(False).to(self.device)
@@ -53,7 +53,7 @@ class Shelf:
 
     def hash(self, part: str) -> str:
         """A short name for the part's weights."""
-        return file_hash(find_part(part, self.folder))
+        return file_hash(find_part(part, *self.folders))
 
 
 class Encoder:
@@ -136,7 +136,7 @@ class EmbeddedFluency:
     def __init__(self, shelf: Shelf, tokenizer: CaptionTokenizer):
         self.net: RecurrentLM = shelf.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
         self.name = f"fluency-judge {shelf.hash('fluency-judge')} (embedded)"
-        measured = read_metrics(find_part("fluency-judge", shelf.folder))
+        measured = read_metrics(find_part("fluency-judge", *shelf.folders))
         self.human = {"image": measured["perplexity_pictures"], "audio": measured["perplexity_sounds"]}
         self.device, self.tokenizer = shelf.device, tokenizer
 
@@ -260,12 +260,23 @@ class EmbeddedJudges:
         )
 
 
-def profile(device: str, folder: Path = WEIGHTS) -> Profile:
-    """Players and judges on shelves of their own; they share nothing but the frozen encoders and the tokenizer."""
-    vocabulary = folder / "tokenizer.json"
+def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
+    """Players and judges on shelves of their own; they share nothing but the frozen encoders and the tokenizer.
+
+    Players look for a part among `checkpoints` first, the last one before the others. Encoders and judges are always the shipped ones, so
+    that scores can be compared.
+    """
+    vocabulary = WEIGHTS / "tokenizer.json"
     if not vocabulary.exists():
         raise MissingPart(f"There is no {vocabulary}: run `python -m captioners train tokenizer`.")
     tokenizer = CaptionTokenizer(Tokenizer.from_file(str(vocabulary)))
-    encoder = Encoder(Shelf(device, folder))
-    players = Players(Shelf(device, folder), encoder, tokenizer)
-    return Profile("embedded", players, EmbeddedJudges(Shelf(device, folder), encoder, tokenizer))
+    encoder = Encoder(Shelf(device))
+    players = Players(Shelf(device, *map(_trained, reversed(checkpoints)), WEIGHTS), encoder, tokenizer)
+    return Profile("embedded", players, EmbeddedJudges(Shelf(device), encoder, tokenizer))
+
+
+def _trained(checkpoint: str) -> Path:
+    """The folder that `train` wrote parts into."""
+    if not any(Path(checkpoint).glob("*.safetensors")):
+        raise ProfileError(f"{checkpoint} holds no weights: give a folder that `python -m captioners train PART --out` wrote.")
+    return Path(checkpoint)

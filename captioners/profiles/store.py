@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -25,6 +25,10 @@ MAX_BYTES = 10 * 1024 * 1024  # a plain push to a Space refuses larger files
 
 class MissingPart(CaptionLabError):
     """A part that is neither shipped nor trained yet."""
+
+
+class UnfitPart(CaptionLabError, ValueError):
+    """A file that does not hold what its name says."""
 
 
 def save_part(folder: Path, name: str, module: nn.Module, config: dict[str, Any], limit: int | None = MAX_BYTES) -> Path:
@@ -61,8 +65,11 @@ def find_part(name: str, *folders: Path) -> Path:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration in a part's header."""
-    with safe_open(path, framework="pt") as file:
-        return json.loads(file.metadata()["config"])
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads(file.metadata()["config"])
+    except (SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
+        raise UnfitPart(f"{path} is damaged or not one of our parts: train it again.") from error
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -78,7 +85,7 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
     expected = {key: value.shape for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")}
     if found != expected:
         wrong = sorted(dict(found.items() ^ expected.items()))
-        raise ValueError(f"{path.name} does not fit this model: missing, unexpected or of another shape are {', '.join(wrong[:3])}")
+        raise UnfitPart(f"{path.name} does not fit this model: missing, unexpected or of another shape are {', '.join(wrong[:3])}")
     module.load_state_dict(state, strict=False)
     return module
 
