@@ -28,6 +28,12 @@
     const replay = event.target.closest?.(".cl-replay");
     if (replay) mark(replay, at(replay));
   });
+  // On a narrow screen the cards stand below the sliders: Caption goes there.
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest?.("#cl-run") || !matchMedia("(max-width: 900px)").matches) return;
+    const behavior = matchMedia("(prefers-reduced-motion: reduce)").matches ? "instant" : "smooth";
+    document.querySelector(".cl-main")?.scrollIntoView({ behavior });
+  });
   // Cards are drawn anew with every caption: what a visitor has opened stays open.
   const open = new Set();
   document.addEventListener("toggle", (event) => {

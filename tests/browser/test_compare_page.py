@@ -175,6 +175,13 @@ def test_a_phone_needs_no_sideways_scrolling(visit):
     assert all(above["y"] + above["height"] <= below["y"] for above, below in itertools.pairwise(cards))
 
 
+def test_on_a_phone_caption_goes_to_the_cards_below_the_sliders(visit):
+    page = visit(width=390, height=844)
+    assert page.evaluate("document.querySelector('#cl-card-typist').getBoundingClientRect().top > innerHeight")
+    page.click("#cl-run")
+    page.wait_for_function("document.querySelector('#cl-card-typist').getBoundingClientRect().top < innerHeight / 2")
+
+
 def test_on_a_laptop_four_cards_stand_side_by_side_and_their_parts_line_up(visit):
     page = visit()
     wait_for_all(page)
