@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny_hub import CLIP, save_all, save_open_clip, tiny_clip
+from tiny_hub import CLIP, load_half, save_all, save_open_clip, tiny_clip
 
 from captioners import registry
 from captioners.continuations import Continuations
@@ -28,6 +28,11 @@ def hub(models):
 
 
 @pytest.fixture(scope="session")
+def half_hub(models):
+    return load_half(models)
+
+
+@pytest.fixture(scope="session")
 def coca(hub):
     return registry.load("cfg", hub)
 
@@ -38,10 +43,11 @@ METHODS = [spec.id for spec in registry.available()]
 BRIEF = {"max_tokens": 5, "num_steps": 2, "num_candidates": 2, "top_k": 8}
 
 
+@pytest.mark.parametrize("precision", ["hub", "half_hub"])
 @pytest.mark.parametrize("kind", ["picture", "sound"])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_gives_a_caption_a_trace_and_scores(name, kind, hub, request):
-    media, lab = request.getfixturevalue(kind), Lab(hub)
+def test_every_method_gives_a_caption_a_trace_and_scores(name, kind, precision, request):
+    media, lab = request.getfixturevalue(kind), Lab(request.getfixturevalue(precision))
     spec = registry.find(name).spec
     settings = spec.settings(**{c.name: max(BRIEF[c.name], c.low) for c in spec.controls if c.name in BRIEF})
     if (name, kind) == ("cfg", "sound"):
@@ -56,6 +62,14 @@ def test_every_method_gives_a_caption_a_trace_and_scores(name, kind, hub, reques
     assert {"clipscore", "perplexity", "words"} <= set(result.scores)
     assert ("CLIP image-judge" if kind == "picture" else "CLAP audio-judge") in result.scores["clipscore"].encoder
     assert "GPT-2 fluency-judge" in result.scores["perplexity"].encoder
+
+
+def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, picture, sound):
+    for kind, media in (("image", picture), ("audio", sound)):
+        whole, half = (p.judges.matcher(kind) for p in (hub, half_hub))
+        captions = ["a dog in the grass", "rain on a roof", "two people talk"]
+        expected = whole.embed_media([media]) @ whole.embed_text(captions).T
+        assert torch.allclose(half.embed_media([media]) @ half.embed_text(captions).T, expected, atol=0.01)
 
 
 def test_a_method_without_a_checkpoint_says_that_it_plays_with_the_embedded_weights(hub):

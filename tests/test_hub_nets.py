@@ -2,9 +2,10 @@
 
 from copy import deepcopy
 
+import open_clip
 import pytest
 import torch
-from tiny_hub import tiny_coca, tiny_gpt2
+from tiny_hub import COCA, save_open_clip, tiny_coca, tiny_gpt2
 
 from captioners.bench.peers import mend_open_clip
 from captioners.nets import few_rows
@@ -44,6 +45,24 @@ def test_coca_token_by_token_says_what_open_clip_says_of_the_whole(coca, picture
     expected = coca(pictures, ids, output_labels=False)["logits"]
     assert torch.allclose(torch.cat(rows, 1), expected, atol=1e-4)
     assert torch.allclose(decoder(ids, condition)[0], expected, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_coca_in_half_precision_says_nearly_the_same(coca, pictures, ids, tmp_path):
+    """As on a GPU."""
+    save_open_clip(tmp_path / "coca", coca, COCA)
+    half = open_clip.create_model(f"local-dir:{tmp_path}/coca", precision="pure_fp16").eval()
+    decoder = CocaDecoder(half).eval()
+    condition, past, rows = condition_of(half, decoder, pictures.half()), None, []
+    for step in ids.split(1, dim=1):
+        logits, past = decoder(step, condition, past)
+        rows.append(logits)
+    assert {t.dtype for pair in past for t in pair} == {torch.float16}
+    theirs = half(pictures.half(), ids, output_labels=False)["logits"]
+    whole = coca(pictures, ids, output_labels=False)["logits"]
+    near = (torch.cat(rows, 1).float() - whole).abs().mean()
+    assert near < 1.5 * (theirs.float() - whole).abs().mean()  # no further off than open_clip is in half precision
+    assert near < 0.01 * whole.std()
 
 
 @torch.no_grad()

@@ -1,11 +1,12 @@
 """One step of every `train PART --profile hub` on tiny models, and its output loaded with --checkpoint."""
 
 import json
+import math
 
 import fakes
 import pytest
 import torch
-from tiny_hub import save_all
+from tiny_hub import load_half, save_all
 
 from captioners import registry
 from captioners.cli import main
@@ -51,8 +52,14 @@ def train(part, data, models, out, capsys) -> dict:
 
 
 def caption(method: str, models, checkpoint, media):
-    captioner = registry.load(method, load_profile("hub", "cpu", str(models), (str(checkpoint),)))
-    return captioner.caption(media, captioner.spec.settings(max_tokens=5))
+    """In whole precision, after one in half that is only looked at."""
+    for profile in (load_half(models, checkpoint), load_profile("hub", "cpu", str(models), (str(checkpoint),))):
+        captioner = registry.load(method, profile)
+        brief = {name: 5 for name in ("max_tokens", "num_steps") if captioner.spec.listens_to(name)}
+        result = captioner.caption(media, captioner.spec.settings(**brief))
+        assert result.trace
+        assert all(math.isfinite(entry.cond) for entry in result.trace)
+    return result
 
 
 def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, monkeypatch, capsys, picture):
@@ -68,7 +75,7 @@ def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, monkeypat
     assert not torch.equal(mine.null, theirs.null)
     assert not torch.equal(mine.multimodal.text_projection, theirs.multimodal.text_projection)
     assert torch.equal(after.players._coca()[0][0].visual.proj, before.players._coca()[0][0].visual.proj)
-    assert after.caption(picture, after.spec.settings(max_tokens=4)).trace
+    assert set(caption("cfg", models, tmp_path, picture).weights) == {"captioner"}
 
 
 def test_distilbert_becomes_a_classifier(data, models, tmp_path, monkeypatch, capsys):
@@ -104,9 +111,7 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
     net = players.prefix_denoiser()
     prefix = net.prefix({"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([players.start_token("image")]))
     assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (1, 6, len(players.tokenizer))
-    method = registry.load("prefix-diffusion", profile)
-    result = method.caption(picture, method.spec.settings(num_steps=5, num_candidates=1))
-    assert set(result.weights) == {"prefix-diffusion", "image-ranker"}
+    assert set(caption("prefix-diffusion", models, tmp_path, picture).weights) == {"prefix-diffusion", "image-ranker"}
     with pytest.raises(ProfileError, match="pictures only"):
         players.encode([sound])
 

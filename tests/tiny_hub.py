@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import open_clip
+import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import ByteLevelBPETokenizer
@@ -22,6 +23,9 @@ from transformers import (
     GPT2TokenizerFast,
     RobertaTokenizerFast,
 )
+
+from captioners.profiles.base import Profile, load_profile
+from captioners.profiles.hub.library import Library
 
 SENTENCES = [
     "a dog runs through the grass",
@@ -168,3 +172,16 @@ def save_all(folder: Path) -> Path:
     names = [p.name for p in sorted(folder.iterdir()) if p.is_dir()]
     (folder / "models.toml").write_text("".join(f'{name} = "{name}"\n' for name in names))
     return folder / "models.toml"
+
+
+class HalfLibrary(Library):
+    """Holds models as on a GPU, but here."""
+
+    dtype = torch.float16
+
+
+def load_half(models: Path, *checkpoints: Path) -> Profile:
+    """The hub profile in half precision on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("captioners.profiles.hub.Library", HalfLibrary)
+        return load_profile("hub", "cpu", str(models), [str(c) for c in checkpoints])

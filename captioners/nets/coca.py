@@ -44,7 +44,7 @@ class CocaDecoder(nn.Module):
         x = torch.cat([self.null.to(grid.dtype).expand(len(grid), 1, -1), grid], dim=1)
         seen = torch.arange(x.shape[1], device=x.device) > 0
         blocks = zip(self.layers[2], self.multimodal.cross_attn, strict=True)
-        pairs = [tuple(layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES)) for layer, block in blocks]
+        pairs = [layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES) for layer, block in blocks]
         return Condition(pairs, seen.expand(len(x), 1, 1, -1))
 
     def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
@@ -58,7 +58,7 @@ class CocaDecoder(nn.Module):
         cache: list[KeysValues] = []
 
         def grow(layer: Layer, x: Tensor) -> Tensor:
-            q, k, v = layer.project(layer.norm1(x), rows, QUERIES, VALUES)
+            q, k, v = layer.project(normed(x, layer.norm1), rows, QUERIES, VALUES)
             if past:
                 k, v = torch.cat([past[len(cache)][0], k], dim=2), torch.cat([past[len(cache)][1], v], dim=2)
             cache.append((k, v))
@@ -69,14 +69,23 @@ class CocaDecoder(nn.Module):
             x = grow(layer, x)
         for layer, cross, pair in zip(multimodal, crossing, condition.keys_values, strict=True):
             x = grow(layer, x)
-            (q,) = cross.project(cross.norm1(x), rows, QUERIES, QUERIES)
+            (q,) = cross.project(normed(x, cross.norm1), rows, QUERIES, QUERIES)
             x = cross.feed_forward(cross.attend(x, q, pair, shown))
         logits = linear(self.multimodal.ln_final(x), self.multimodal.text_projection.t())
-        return logits.unflatten(0, (rows, length)), cache
+        return logits.unflatten(0, (rows, length)).float(), cache
 
 
 QUERIES, KEYS, VALUES = range(3)  # their order in a packed projection
+Norm = tuple[nn.Parameter, nn.Parameter, float]  # weight, bias and what keeps it from dividing by zero
 Function = Callable[[Tensor], Tensor]
+
+
+def normed(x: Tensor, norm: Norm) -> Tensor:
+    """Layer normalisation in the precision of its weights, as open_clip has it."""
+    weight, bias, eps = norm
+    if x.dtype != weight.dtype:
+        return normed(x.to(weight.dtype), norm).to(x.dtype)
+    return torch.layer_norm(x, weight.shape, weight, bias, eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +97,11 @@ class Layer:
     """
 
     heads: int
-    norm1: Function
+    norm1: Norm
     packed: tuple[nn.Parameter, nn.Parameter]  # weight and bias of queries, keys and values
     out: tuple[nn.Parameter, nn.Parameter]
     scale1: Function | None
-    norm2: Function
+    norm2: Norm
     up: tuple[nn.Parameter, nn.Parameter]
     act: Function
     down: tuple[nn.Parameter, nn.Parameter]
@@ -104,13 +113,14 @@ class Layer:
         out, up, down = ((m.weight, m.bias) for m in (attention.out_proj, mlp.c_fc, mlp.c_proj))
         scale1, scale2 = (None if isinstance(s, nn.Identity) else s.forward for s in (block.ls_1, block.ls_2))
         packed = attention.in_proj_weight, attention.in_proj_bias
-        return cls(attention.num_heads, block.ln_1.forward, packed, out, scale1, block.ln_2.forward, up, mlp.gelu.forward, down, scale2)
+        norm1, norm2 = ((m.weight, m.bias, m.eps) for m in (block.ln_1, block.ln_2))
+        return cls(attention.num_heads, norm1, packed, out, scale1, norm2, up, mlp.gelu.forward, down, scale2)
 
-    def project(self, x: Tensor, rows: int, first: int, last: int) -> Tensor:
-        """x (rows · t, width) → some of queries, keys and values (how many, rows, heads, t, width / heads)."""
+    def project(self, x: Tensor, rows: int, first: int, last: int) -> tuple[Tensor, ...]:
+        """x (rows · t, width) → some of queries, keys and values, each (rows, heads, t, width / heads)."""
         width, count = x.shape[-1], last - first + 1
         weight, bias = self.packed if count == 3 else (p[first * width : (last + 1) * width] for p in self.packed)
-        return linear(x, weight, bias).view(rows, -1, count, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        return linear(x, weight, bias).view(rows, -1, count, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind()
 
     def attend(self, x: Tensor, q: Tensor, pair: KeysValues, mask: Tensor | None) -> Tensor:
         y = F.scaled_dot_product_attention(q, *pair, attn_mask=mask).transpose(1, 2).reshape(x.shape)
@@ -118,5 +128,5 @@ class Layer:
         return x + (y if self.scale1 is None else self.scale1(y))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        y = linear(self.act(linear(self.norm2(x), *self.up)), *self.down)
+        y = linear(self.act(linear(normed(x, self.norm2), *self.up)), *self.down)
         return x + (y if self.scale2 is None else self.scale2(y))

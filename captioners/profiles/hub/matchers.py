@@ -45,7 +45,8 @@ def load_open_clip(path: Path, source: Source, library: Library) -> tuple[Any, A
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
-    precision = "fp16" if library.dtype == torch.float16 else "fp32"
+    # its own "fp16" halves some of a CoCa's weights and leaves others whole, on which it then fails
+    precision = "pure_fp16" if library.dtype == torch.float16 else "fp32"
     if (path / "open_clip_config.json").is_file():
         model = open_clip.create_model(f"local-dir:{path}", precision=precision, require_pretrained=True)
     else:
