@@ -11,6 +11,7 @@ from captioners.continuations import Continuations
 from captioners.lab import Lab
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import library as hub_library
+from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
 from captioners.profiles.hub.vocabularies import ClipVocabulary
@@ -70,6 +71,11 @@ def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, pictu
         captions = ["a dog in the grass", "rain on a roof", "two people talk"]
         expected = whole.embed_media([media]) @ whole.embed_text(captions).T
         assert torch.allclose(half.embed_media([media]) @ half.embed_text(captions).T, expected, atol=0.01)
+
+
+def test_codes_are_the_same_in_half_precision(hub, half_hub, picture):
+    whole, half = (PictureCodes(p.players.library)([picture])[0] for p in (hub, half_hub))
+    assert torch.equal(whole, half)
 
 
 def test_a_method_without_a_checkpoint_says_that_it_plays_with_the_embedded_weights(hub):

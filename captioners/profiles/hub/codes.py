@@ -17,7 +17,8 @@ SIDE = 256  # pixels a side where the model does not say
 
 
 class PictureCodes:
-    """Pictures → codes (cells,) of a `VQModel`'s codebook."""
+    """Pictures → codes (cells,) of a `VQModel`'s codebook. In full precision on every device: a code is the nearest of thousands, and a
+    method that was trained on these codes should see no others."""
 
     def __init__(self, library: Library):
         self.library = library
@@ -28,7 +29,7 @@ class PictureCodes:
     def _load(self, path: Path, source: Source) -> nn.Module:
         from diffusers import VQModel
 
-        return self.library.ready(VQModel.from_pretrained(path, torch_dtype=self.library.dtype))
+        return self.library.ready(VQModel.from_pretrained(path, torch_dtype=torch.float32))
 
     @property
     def side(self) -> int:
@@ -46,9 +47,7 @@ class PictureCodes:
         return list(self.known.get(media, self._encode))
 
     def _encode(self, media: list[Media]) -> Tensor:
-        pixels = torch.stack([square_pixels(torch.from_numpy(m.data), self._pixels) for m in media]).to(
-            self.library.device, self.library.dtype
-        )
-        latents = self.net.encode(pixels * 2 - 1).latents
+        pixels = torch.stack([square_pixels(torch.from_numpy(m.data), self._pixels) for m in media])
+        latents = self.net.encode(pixels.to(self.library.device) * 2 - 1).latents
         _, _, (_, _, codes) = self.net.quantize(latents)
         return codes.view(len(media), -1).long()
