@@ -44,6 +44,16 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def small(monkeypatch):
+    """Small batches and networks."""
+    for module, size in ((captioner, 2), (classifier, 8), (mask_denoiser, 2), (prefix_denoiser, 2)):
+        monkeypatch.setattr(module, "BATCH", size)
+    monkeypatch.setattr(captioner, "LR", 1e-2)
+    monkeypatch.setattr(mask_denoiser, "SIZES", {"dim": 16, "text_layers": 0, "cross_layers": 2, "heads": 2})
+    monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
+
+
 def train(part, data, models, out, capsys) -> dict:
     options = ["--profile", "hub", "--models", str(models), "--device", "cpu", "--epochs", "1"]
     code = main(["train", part, "--data", str(data), "--out", str(out), "--cache", str(out / "cache"), *options])
@@ -62,9 +72,7 @@ def caption(method: str, models, checkpoint, media):
     return result
 
 
-def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, monkeypatch, capsys, picture):
-    monkeypatch.setattr(captioner, "BATCH", 2)
-    monkeypatch.setattr(captioner, "LR", 1e-2)
+def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, small, capsys, picture):
     report = train("cfg", data, models, tmp_path, capsys)
     assert {"cider", "first_token_kl", "history", "parameters"} <= set(report)
     before = registry.load("cfg", load_profile("hub", "cpu", str(models)))
@@ -78,8 +86,7 @@ def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, monkeypat
     assert set(caption("cfg", models, tmp_path, picture).weights) == {"captioner"}
 
 
-def test_distilbert_becomes_a_classifier(data, models, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(classifier, "BATCH", 8)
+def test_distilbert_becomes_a_classifier(data, models, tmp_path, small, capsys):
     assert 0 <= train("audibility", data, models, tmp_path, capsys)["accuracy"] <= 1
     players = load_profile("hub", "cpu", str(models), (str(tmp_path / "audibility"),)).players_for("classifier")
     assert str(tmp_path) in players.library.sources["audibility"].id
@@ -88,9 +95,7 @@ def test_distilbert_becomes_a_classifier(data, models, tmp_path, monkeypatch, ca
     assert ((said > 0) & (said < 1)).all()
 
 
-def test_the_mask_denoiser_learns_on_a_pretrained_vq_vae(data, models, tmp_path, monkeypatch, capsys, picture, sound):
-    monkeypatch.setattr(mask_denoiser, "BATCH", 2)
-    monkeypatch.setattr(mask_denoiser, "SIZES", {"dim": 16, "text_layers": 0, "cross_layers": 2, "heads": 2})
+def test_the_mask_denoiser_learns_on_a_pretrained_vq_vae(data, models, tmp_path, small, capsys, picture, sound):
     assert "cider" in train("mc-diffusion", data, models, tmp_path, capsys)
     result = caption("mc-diffusion", models, tmp_path / "mc-diffusion.safetensors", picture)
     assert result.notes == []
@@ -100,9 +105,7 @@ def test_the_mask_denoiser_learns_on_a_pretrained_vq_vae(data, models, tmp_path,
         caption("mc-diffusion", models, tmp_path, sound)
 
 
-def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_path, monkeypatch, capsys, picture, sound):
-    monkeypatch.setattr(prefix_denoiser, "BATCH", 2)
-    monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
+def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_path, small, capsys, picture, sound):
     assert train("prefix-diffusion", data, models, tmp_path, capsys)["dev_loss"] > 0
     profile = load_profile("hub", "cpu", str(models), (str(tmp_path),))
     players = profile.players_for("prefix-diffusion")
@@ -116,6 +119,14 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
         players.encode([sound])
 
 
+@pytest.mark.parametrize("part", ["cfg", "audibility", "mc-diffusion", "prefix-diffusion"])
+def test_every_part_learns_in_mixed_precision(part, data, models, tmp_path, small, capsys):
+    """What `accelerate launch --mixed_precision fp16` does on a GPU."""
+    with torch.autocast("cpu", torch.float16):
+        report = train(part, data, models, tmp_path, capsys)
+    assert all(math.isfinite(epoch["loss"]) for epoch in report["history"])
+
+
 def test_the_papers_sizes_are_what_is_trained():
     from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 
@@ -125,8 +136,7 @@ def test_the_papers_sizes_are_what_is_trained():
     assert 70e6 < sum(p.numel() for p in net.parameters()) < 130e6
 
 
-def test_a_second_run_goes_on_and_ends_with_the_same_weights(data, models, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(classifier, "BATCH", 8)
+def test_a_second_run_goes_on_and_ends_with_the_same_weights(data, models, tmp_path, small, capsys):
     first = train("audibility", data, models, tmp_path, capsys)
     weights = (tmp_path / "audibility/model.safetensors").read_bytes()
     (tmp_path / "audibility/model.safetensors").unlink()

@@ -152,7 +152,7 @@ class PrefixDenoiser(nn.Module):
         for block, past in zip(self.blocks, prefix.keys_values, strict=True):
             h, _ = block(h, mask=seen, past=past, places=places, asked=wanted if block is self.blocks[-1] else None)
         itself = (levels.sqrt() / (1 - levels).clamp(min=1e-3))[:, None] * x
-        return places.spread(itself.index_add(0, places.find(wanted), self.leave(self.norm(h))))
+        return places.spread(itself.index_add(0, places.find(wanted), self.leave(self.norm(h)).to(itself.dtype)))
 
     def _told(self, levels: Tensor) -> Tensor:
         """Embeddings (m, dim) of noise levels (m,), few of which differ."""
