@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_hub import CLIP, load_half, save_all, save_open_clip, tiny_clip
 
 from captioners import registry
@@ -13,6 +14,7 @@ from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import library as hub_library
 from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import Undrawn, load_open_clip
 from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
 from captioners.profiles.hub.vocabularies import ClipVocabulary
 from captioners.text import EOS, UNFINISHED
@@ -76,6 +78,18 @@ def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, pictu
 def test_codes_are_the_same_in_half_precision(hub, half_hub, picture):
     whole, half = (PictureCodes(p.players.library)([picture])[0] for p in (hub, half_hub))
     assert torch.equal(whole, half)
+
+
+def test_open_clip_weights_are_read_whole_and_never_drawn(models):
+    folder = models.parent / "captioner"
+    model, _ = load_open_clip(folder, Source(str(folder), family="open_clip"), Library({}, "cpu"))
+    saved = load_file(folder / "open_clip_model.safetensors")
+    assert saved.keys() == model.state_dict().keys()
+    assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+    state = torch.random.get_rng_state()
+    with Undrawn():
+        torch.nn.Linear(4, 4), torch.nn.MultiheadAttention(4, 2), torch.nn.Embedding(4, 4), torch.nn.Conv2d(1, 1, 1)
+    assert torch.equal(torch.random.get_rng_state(), state)  # drawing would have moved it
 
 
 def test_a_method_without_a_checkpoint_says_that_it_plays_with_the_embedded_weights(hub):

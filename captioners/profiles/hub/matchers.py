@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 import torchaudio.functional as AF
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.roles import Source
@@ -40,6 +41,16 @@ class Remembered:
         return found
 
 
+class Undrawn(TorchFunctionMode):
+    """Weights that are about to be read are not drawn at random first, which takes longer than reading them."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        given = kwargs or {}
+        if func in (Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
 def load_open_clip(path: Path, source: Source, library: Library) -> tuple[Any, Any]:
     """A model of open_clip and its picture transform, from a folder with its configuration or with weights of a known architecture."""
     import open_clip
@@ -47,13 +58,14 @@ def load_open_clip(path: Path, source: Source, library: Library) -> tuple[Any, A
 
     # its own "fp16" halves some of a CoCa's weights and leaves others whole, on which it then fails
     precision = "pure_fp16" if library.dtype == torch.float16 else "fp32"
-    if (path / "open_clip_config.json").is_file():
-        model = open_clip.create_model(f"local-dir:{path}", precision=precision, require_pretrained=True)
-    else:
+    name, pretrained = f"local-dir:{path}", None
+    if not (path / "open_clip_config.json").is_file():
         files = [f for kind in ("*.safetensors", "*.bin", "*.pt") for f in sorted(path.glob(kind))]
         if not files:
             raise ValueError("the folder holds no weights.")
-        model = open_clip.create_model(source.architecture, pretrained=str(files[0]), precision=precision)
+        name, pretrained = source.architecture, str(files[0])
+    with Undrawn():
+        model = open_clip.create_model(name, pretrained=pretrained, precision=precision, require_pretrained=True)
     return library.ready(model), image_transform_v2(PreprocessCfg(**model.visual.preprocess_cfg), is_train=False)
 
 
