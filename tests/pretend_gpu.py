@@ -37,6 +37,11 @@ class OnGpu(Tensor):
             _meet(func, args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
+    def __deepcopy__(self, memo: dict) -> "OnGpu":
+        copy = self.detach().clone()
+        memo[id(self)] = nn.Parameter(copy, self.requires_grad) if isinstance(self, nn.Parameter) else copy
+        return memo[id(self)]
+
 
 class Factories(TorchFunctionMode):
     """What is made on the GPU or moved to it is pretended to be there."""

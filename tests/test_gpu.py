@@ -1,13 +1,16 @@
 """On a GPU everything is on the GPU: the methods on a pretended one, in both profiles, say what they say on the CPU."""
 
+import json
 import math
 
+import fakes
 import pytest
 import torch
 from pretend_gpu import OnGpu, pretend_gpu
 from tiny_hub import save_all
 
 from captioners import registry
+from captioners.cli import main
 from captioners.lab import Lab
 
 METHODS = [spec.id for spec in registry.available()]
@@ -64,3 +67,20 @@ def test_hub_models_caption_on_a_gpu(name, kind, models, request):
         result = lab.caption(request.getfixturevalue(kind), name, brief(name, lm_weight=0.3))
     assert result.trace
     assert all(math.isfinite(entry.cond) for entry in result.trace)
+
+
+def test_an_evaluation_runs_on_a_gpu(tmp_path, capsys):
+    (tmp_path / "images").mkdir()
+    for i in range(3):
+        fakes.picture(tmp_path / "images" / f"{i}.png", i)
+    rows = [{"image": f"{i}.png", "captions": ["a dog runs", "two people walk"]} for i in range(3)]
+    (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = []
+    for device in ("cpu", "cuda"):
+        out = tmp_path / f"{device}.json"
+        with pretend_gpu():
+            code = main(["evaluate", str(tmp_path), "--device", device, "--method", "cfg", "--set", "max_tokens=4", "--json", str(out)])
+        assert code == 0, capsys.readouterr().err
+        (run,) = json.loads(out.read_text())["runs"]
+        found.append({name: metric["mean"] for name, metric in run["metrics"].items()})
+    assert found[1] == pytest.approx(found[0], rel=1e-3)

@@ -6,6 +6,9 @@ import math
 import fakes
 import pytest
 import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from pretend_gpu import pretend_gpu
 from tiny_hub import load_half, save_all
 
 from captioners import registry
@@ -14,6 +17,7 @@ from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub.roles import choose
 from captioners.training.hub import captioner, classifier, mask_denoiser, prefix_denoiser
 
+PARTS = ("cfg", "audibility", "mc-diffusion", "prefix-diffusion")
 CAPTIONS = [
     "a dog runs through the grass",
     "two men are playing football",
@@ -54,8 +58,8 @@ def small(monkeypatch):
     monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
 
 
-def train(part, data, models, out, capsys) -> dict:
-    options = ["--profile", "hub", "--models", str(models), "--device", "cpu", "--epochs", "1"]
+def train(part, data, models, out, capsys, device="cpu") -> dict:
+    options = ["--profile", "hub", "--models", str(models), "--device", device, "--epochs", "1"]
     code = main(["train", part, "--data", str(data), "--out", str(out), "--cache", str(out / "cache"), *options])
     assert code == 0, capsys.readouterr().err
     return json.loads((out / f"{part}.metrics.json").read_text())
@@ -119,11 +123,28 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
         players.encode([sound])
 
 
-@pytest.mark.parametrize("part", ["cfg", "audibility", "mc-diffusion", "prefix-diffusion"])
+@pytest.mark.parametrize("part", PARTS)
 def test_every_part_learns_in_mixed_precision(part, data, models, tmp_path, small, capsys):
     """What `accelerate launch --mixed_precision fp16` does on a GPU."""
     with torch.autocast("cpu", torch.float16):
         report = train(part, data, models, tmp_path, capsys)
+    assert all(math.isfinite(epoch["loss"]) for epoch in report["history"])
+
+
+@pytest.fixture
+def accelerated(monkeypatch):
+    """accelerate believes in a GPU, for one test."""
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cuda")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_learns_on_a_gpu(part, data, models, tmp_path, small, capsys, accelerated):
+    with pretend_gpu():
+        report = train(part, data, models, tmp_path, capsys, device="auto")
+        assert PartialState().device.type == "cuda"
     assert all(math.isfinite(epoch["loss"]) for epoch in report["history"])
 
 
