@@ -1,4 +1,4 @@
-"""Memory that a model frees is kept for its next call, and given back when the work is done.
+"""Memory that a model frees is kept for its next call, and given back when the work is done; and how a lack of it is told.
 
 glibc gives blocks above 32 MB back to the system at once, and the next one begins with a page fault for every 4 kB of it: a batch of
 pictures went through the encoder at 9 a second, and at 22 with what is set here, two thirds of the time having been the kernel's.
@@ -28,3 +28,9 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError):
         return
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether this was a lack of memory, on whichever device."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from captioners.allocator import lacks_memory
 from captioners.provenance import noting
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
 
@@ -32,8 +33,14 @@ class Captioner(ABC):
         """
 
     def run(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        """`decode`, whose results name the weights that were used for them."""
-        return noting(self.decode(media, settings, live))
+        """`decode`, whose results name the weights that were used for them; a lack of memory is told in a sentence."""
+        try:
+            yield from noting(self.decode(media, settings, live))
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            advice = "choose fewer candidates, a smaller --batch, a smaller model with --models FILE, or --device cpu."
+            raise CaptionLabError(f"There is not enough memory for what {self.spec.title} was asked: {advice}") from error
 
     def caption_batch(self, media: Sequence[Media], settings: Sequence[Settings]) -> list[Result]:
         """Rows may differ in everything: media, scales, seeds."""

@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "denoising": {"decoding", "guidance", "text", "types"},
     "allocator": set(),
     "profiles": {"allocator", "nets", "provenance", "text", "types"},
-    "registry": {"methods", "profiles", "provenance", "types"},  # it finds the methods and hands them a profile's players
+    "registry": {"allocator", "methods", "profiles", "provenance", "types"},  # it finds the methods and hands them a profile's players
     "methods": {"continuations", "controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
     "metrics": {"sound_classes", "types"},
     "lab": {"metrics", "profiles", "registry", "types"},

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from captioners.allocator import lacks_memory
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.roles import Source, smaller
 from captioners.profiles.store import file_hash
@@ -95,10 +96,8 @@ class Library:
                 path = fetch(role, source)
                 try:
                     self.loaded[role] = load(path, source)
-                except (torch.OutOfMemoryError, MemoryError) as error:
-                    raise ProfileError(self._too_large(role, source)) from error
-                except (OSError, ValueError, KeyError, RuntimeError) as error:
-                    if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+                except (MemoryError, OSError, ValueError, KeyError, RuntimeError) as error:
+                    if lacks_memory(error):
                         raise ProfileError(self._too_large(role, source)) from error
                     reason = " ".join(str(error).split())[:200]
                     raise ProfileError(f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE.") from error
