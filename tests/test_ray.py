@@ -48,3 +48,10 @@ def test_without_ray_a_sentence_says_what_to_install(tmp_path, monkeypatch):
 def test_an_impossible_number_of_workers_is_refused():
     with pytest.raises(CaptionLabError, match="--workers 0 is not possible"):
         OnRay("embedded", "cpu", workers=0)
+
+
+def test_workers_find_relative_paths_from_where_they_were_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    engine = OnRay("hub", "cpu", "models.toml", ["mine", str(tmp_path / "yours")], "features")
+    assert engine.recipe[2:] == (f"{tmp_path}/models.toml", (f"{tmp_path}/mine", f"{tmp_path}/yours"), f"{tmp_path}/features")
+    assert OnRay("embedded", "cpu").recipe[2:] == (None, (), None)

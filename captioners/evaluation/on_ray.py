@@ -56,7 +56,7 @@ class OnRay:
             raise CaptionLabError("Ray is not installed: run `pip install ray`, or leave --engine ray out.") from None
         if workers is not None and workers < 1:
             raise CaptionLabError(f"--workers {workers} is not possible: give a whole number from 1.")
-        features = features and str(Path(features).absolute())
+        models, features, *checkpoints = (path and str(Path(path).absolute()) for path in (models, features, *checkpoints))
         self.ray, self.recipe, self.workers = ray, (name, device, models, tuple(checkpoints), features), workers
         self.pids: list[int] = []  # of the workers as they were started
 
