@@ -1,7 +1,8 @@
 """A GPU that is not there: tensors say that they are on `cuda`, are computed on the CPU, and refuse to meet tensors that are not on it.
 
-What PyTorch refuses on a real one is refused here: an operation on tensors of two devices, numpy on a GPU's tensor. As there, a tensor
-without dimensions may come from the CPU, so may an index in brackets, and what is copied may come from anywhere.
+What PyTorch refuses on a real one is refused here: an operation on tensors of two devices, numpy on a GPU's tensor, double precision
+(on a Mac). As there, a tensor without dimensions may come from the CPU, so may an index in brackets, and what is copied may come from
+anywhere.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ class OnGpu(Tensor):
             return func(*_fetched(args), **_fetched(kwargs))
         if func not in COPIES:
             _meet(func, args, kwargs)
-        return super().__torch_function__(func, types, args, kwargs)
+        return _of_a_mac(super().__torch_function__(func, types, args, kwargs))
 
     def __deepcopy__(self, memo: dict) -> "OnGpu":
         copy = self.detach().clone()
@@ -51,7 +52,7 @@ class Factories(TorchFunctionMode):
         if _device(args, kwargs) != "cuda":
             return func(*args, **kwargs)
         here = func(*_without_device(args), **{k: v for k, v in kwargs.items() if k != "device"})
-        return here.as_subclass(OnGpu) if isinstance(here, Tensor) else here
+        return _of_a_mac(here.as_subclass(OnGpu)) if isinstance(here, Tensor) else here
 
 
 @contextmanager
@@ -65,8 +66,9 @@ def pretend_gpu() -> Iterator[None]:
         for part in module.modules():
             for name, weight in part._parameters.items():
                 if weight is not None:
-                    part._parameters[name] = nn.Parameter(weight.data.as_subclass(OnGpu), weight.requires_grad)
-            part._buffers.update({name: buffer.as_subclass(OnGpu) for name, buffer in part._buffers.items() if buffer is not None})
+                    part._parameters[name] = nn.Parameter(_of_a_mac(weight.data.as_subclass(OnGpu)), weight.requires_grad)
+            there = {name: _of_a_mac(buffer.as_subclass(OnGpu)) for name, buffer in part._buffers.items() if buffer is not None}
+            part._buffers.update(there)
         return module
 
     with pytest.MonkeyPatch.context() as patch, Factories():
@@ -74,6 +76,13 @@ def pretend_gpu() -> Iterator[None]:
         patch.setattr(nn.RNNBase, "flatten_parameters", lambda module: None)  # for cuDNN, which is not there either
         patch.setattr("captioners.profiles.base.pick_device", lambda name: name)
         yield
+
+
+def _of_a_mac(result: Any) -> Any:
+    """What the GPU of a Mac refuses is refused too."""
+    if isinstance(result, OnGpu) and result.dtype == torch.float64:
+        raise TypeError("the MPS framework doesn't support float64")
+    return result
 
 
 def _device(args: tuple, kwargs: dict) -> str:

@@ -8,47 +8,53 @@ Q is the identity, a uniform part and a mask column, every product with it is af
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
-class MaskReplaceDiffusion(nn.Module):
-    """q and its posterior over V words and [MASK]. Times are tensors (b,) from 0 (clean) to `steps`."""
+class MaskReplaceDiffusion:
+    """q and its posterior over V words and [MASK]. Times are tensors (b,) from 0 (clean) to `steps`.
+
+    The schedule is kept in double precision, and on the CPU: the GPU of a Mac has none.
+    """
 
     def __init__(self, vocab: int, steps: int = 100, masked: float = 0.9):
-        super().__init__()
         self.vocab, self.steps = vocab, steps
         t = torch.arange(steps + 1, dtype=torch.float64) / steps
         keep = (1 - t).clamp(min=1e-6)  # never quite 0: what is left of x0 can be divided by
-        mask = masked * t
-        self.register_buffer("keep", keep, persistent=False)  # ᾱ_t
-        self.register_buffer("mask", mask, persistent=False)  # γ̄_t
-        self.register_buffer("replace", (1 - keep - mask).clamp(min=0) / vocab, persistent=False)  # β̄_t
+        self.keep, self.mask = keep, masked * t  # ᾱ_t, γ̄_t
+        self.replace = (1 - keep - self.mask).clamp(min=0) / vocab  # β̄_t
         self.replace[0], self.keep[0] = 0.0, 1.0
+
+    def _cumulative(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """ᾱ, β̄, γ̄ at t."""
+        t = t.cpu()
+        return self.keep[t], self.replace[t], self.mask[t]
 
     def _between(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """α, β, γ of the one step from s to t > s; s = t − 1 gives Q_t."""
-        keep = self.keep[t] / self.keep[s]
-        mask = 1 - (1 - self.mask[t]) / (1 - self.mask[s])
+        (keep_s, _, mask_s), (keep_t, _, mask_t) = self._cumulative(s), self._cumulative(t)
+        keep = keep_t / keep_s
+        mask = 1 - (1 - mask_t) / (1 - mask_s)
         return keep, ((1 - keep - mask) / self.vocab).clamp(min=0), mask
 
     def q_sample(self, x0: Tensor, t: Tensor, source: torch.Generator | None = None) -> Tensor:
         """x_t of words x0 (b, n): each position is masked, replaced or kept on its own."""
         u = torch.rand(x0.shape, generator=source, device=x0.device)
         anything = torch.randint(self.vocab, x0.shape, generator=source, device=x0.device)
-        mask, replace = (a[t][:, None].to(u) for a in (self.mask, self.replace * self.vocab))
-        return torch.where(u < mask, self.vocab, torch.where(u < mask + replace, anything, x0))
+        _, replace, mask = (a.to(u.dtype).to(u.device)[:, None] for a in self._cumulative(t))
+        return torch.where(u < mask, self.vocab, torch.where(u < mask + replace * self.vocab, anything, x0))
 
     def q(self, log_x0: Tensor, t: Tensor) -> Tensor:
         """log q(x_t | x0), averaged over log_x0 (b, n, V) → (b, n, V + 1)."""
-        keep, replace, mask = (_column(a[t], log_x0) for a in (self.keep, self.replace, self.mask))
+        keep, replace, mask = (_column(a, log_x0) for a in self._cumulative(t))
         words = torch.logaddexp(log_x0 + keep, replace.expand_as(log_x0))
         return torch.cat([words, mask.expand_as(words[..., :1])], -1)
 
     def q_posterior(self, log_x0: Tensor, x_t: Tensor, s: Tensor, t: Tensor) -> Tensor:
         """log p(x_s | x_t) = log Σ_x0 q(x_s | x_t, x0) p(x0) for any s < t: log_x0 (b, n, V), x_t (b, n) → (b, n, V + 1)."""
         keep, replace, mask = (_column(a, log_x0) for a in self._between(s, t))
-        keep_s, replace_s, mask_s = (_column(a[s], log_x0) for a in (self.keep, self.replace, self.mask))
-        keep_t, replace_t, mask_t = (_column(a[t], log_x0) for a in (self.keep, self.replace, self.mask))
+        keep_s, replace_s, mask_s = (_column(a, log_x0) for a in self._cumulative(s))
+        keep_t, replace_t, mask_t = (_column(a, log_x0) for a in self._cumulative(t))
         hidden = (x_t == self.vocab)[..., None]
         at = x_t.clamp(max=self.vocab - 1)[..., None]
         # each x0 weighs p(x0) / q(x_t | x0); that is γ̄_t under a mask, ᾱ_t + β̄_t where x0 is the word x_t, β̄_t elsewhere
@@ -82,4 +88,4 @@ def stride(total: int, steps: int) -> list[int]:
 
 def _column(value: Tensor, like: Tensor) -> Tensor:
     """A probability per row as a logarithm that broadcasts over (b, n, V); log 0 is −inf."""
-    return value.log().to(like.dtype)[:, None, None]
+    return value.log().to(like.dtype).to(like.device)[:, None, None]
