@@ -18,15 +18,13 @@ def mix(*terms: tuple[Scale, Tensor]) -> Tensor:
     A token that any branch with a positive weight forbids stays forbidden, whatever the negative branches say:
     (+w)(−inf) and (−w)(−inf) in one sum would be NaN, and an impossible token must not be made possible.
     """
-    weights = [_column(w, logp) for w, logp in terms]
-    total = torch.zeros(torch.broadcast_shapes(*(logp.shape for _, logp in terms)), dtype=terms[0][1].dtype, device=terms[0][1].device)
-    forbidden = torch.zeros_like(total, dtype=torch.bool)
-    for weight, (_, logp) in zip(weights, terms, strict=True):
-        infinite = torch.isneginf(logp)
-        total = total + torch.where(infinite | (weight == 0), 0.0, weight * logp)
-        forbidden = forbidden | (infinite & (weight > 0))
-        # pushed away from something impossible: neither encouraged without bound nor forbidden
-    return total.masked_fill(forbidden, -torch.inf)
+    total = 0.0
+    for scale, logp in terms:
+        weight = _column(scale, logp)
+        term = weight * logp.masked_fill(weight == 0, 0.0)
+        # pushed away from something impossible (+inf): neither encouraged without bound nor forbidden
+        total = total + torch.nan_to_num(term, nan=torch.nan, posinf=0.0, neginf=-torch.inf)
+    return total
 
 
 def _column(weight: Scale, like: Tensor) -> Tensor:
