@@ -21,7 +21,7 @@ from captioners.ui.saving import as_csv, save_button
 from captioners.ui.studio import Studio
 
 MOST = 200  # files
-UNREADABLE = (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError)  # damaged, gone, of an unknown kind, encrypted
+UNREADABLE = (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError)  # zipfile: damaged, gone, unknown packing, encrypted
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 FORMS = {"words": ".0f", "perplexity": ",.1f"}
 HEAD = ("file", "method", "caption", "clipscore", "perplexity", "words", "seconds", "error")

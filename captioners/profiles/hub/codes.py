@@ -17,8 +17,10 @@ SIDE = 256  # pixels a side where the model does not say
 
 
 class PictureCodes:
-    """Pictures → codes (cells,) of a `VQModel`'s codebook. In full precision on every device: a code is the nearest of thousands, and a
-    method that was trained on these codes should see no others."""
+    """Pictures → codes (cells,) of a `VQModel`'s codebook.
+
+    In full precision on every device: a code is the nearest of thousands, and a method trained on these codes should see no others.
+    """
 
     def __init__(self, library: Library):
         self.library = library
