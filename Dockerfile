@@ -1,6 +1,6 @@
 # One image for a CPU and, with `docker run --gpus all`, a GPU. About 5.6 GB, an estimate: 5.3 GB of Python packages (most of it
 # the CUDA libraries of PyPI's torch), the rest for the base image and the weights.
-FROM python:3.11-slim
+FROM python:3.12-slim
 
 RUN useradd --create-home --uid 1000 lab
 WORKDIR /app

@@ -112,8 +112,26 @@ def test_the_spaces_versions_are_the_pinned_ones():
     python = FRONT_MATTER["python_version"]
     assert f"FROM python:{python}-slim\n" in DOCKERFILE
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["requires-python"] == f">={python}"
-    assert project["tool"]["ruff"]["target-version"] == "py" + python.replace(".", "")
+    oldest = project["project"]["requires-python"].removeprefix(">=")
+    assert version(oldest) <= version(python)
+    assert f"Python {oldest} or later" in README
+    assert project["tool"]["ruff"]["target-version"] == "py" + oldest.replace(".", "")
+
+
+# what a ZeroGPU Space accepts (huggingface.co/docs/hub/spaces-zerogpu), and the companions that belong to each torch
+ZERO_PYTHONS = ("3.10.13", "3.12.12")
+ZERO_TORCHES = {"2.8.0": ("2.8.0", "0.23.0"), "2.9.1": ("2.9.1", "0.24.1"), "2.10.0": ("2.10.0", "0.25.0"), "2.11.0": ("2.11.0", "0.26.0")}
+
+
+def version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def test_a_zerogpu_space_accepts_the_pins():
+    python, run = FRONT_MATTER["python_version"], pins("requirements.txt")
+    assert any(accepted == python or accepted.startswith(f"{python}.") for accepted in ZERO_PYTHONS)
+    assert run["torch"] in ZERO_TORCHES
+    assert (run["torchaudio"], run["torchvision"]) == ZERO_TORCHES[run["torch"]]
 
 
 def test_the_readme_has_the_two_commands():
