@@ -263,7 +263,7 @@ def test_candidates_are_ranked_by_the_ranker(cfg, media):
     ranker = cfg.players.ranker(media.kind)
     scores = (ranker.embed_text([c.caption for c in result.candidates]) @ ranker.embed_media([media])[0]).tolist()
     assert [c.score for c in result.candidates] == pytest.approx(scores, abs=1e-4)
-    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-6)  # the same words in another row differ by a last bit
     assert result.caption == result.candidates[0].caption
     assert cfg.players.tokenizer.decode(tokens_of(result, cfg.players.tokenizer)) == result.caption
     assert result.candidates[0].logprob == pytest.approx(sum(entry.guided for entry in result.trace), abs=1e-3)
