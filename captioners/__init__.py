@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from captioners.registry import Captioner, available, load, register
     from captioners.types import CaptionLabError, Control, Media, Result, Settings, Spec, Step, TokenTrace
 
+__version__ = "0.2.0"
+
 # public name → module; imported when first used, so that `import captioners` costs nothing
 _HOME = {
     "available": "registry", "load": "registry", "register": "registry", "Captioner": "registry",

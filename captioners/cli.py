@@ -1,4 +1,4 @@
-"""The command line: list, caption, evaluate, sweep, compare-runs, bench, train. Its options for methods are made from what they declare.
+"""The command line: page, list, caption, evaluate, sweep, compare-runs, bench, train. Options for methods are made from what they declare.
 
 Exit code 0 on success, 2 on bad input with one line on stderr. Models are imported when a command needs them.
 """
@@ -27,9 +27,12 @@ DELAY = 2  # seconds of silence before a progress bar appears
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = build_parser().parse_args(argv)
-        args.line = shlex.join(["python", "-m", "captioners", *(sys.argv[1:] if argv is None else argv)])
+        if given[:1] == ["page"]:
+            return page_command(given[1:])
+        args = build_parser().parse_args(given)
+        args.line = shlex.join(["python", "-m", "captioners", *given])
         args.run(args)
     except (CaptionLabError, OSError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
@@ -73,13 +76,16 @@ def build_parser() -> Parser:
     for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
         outputs.add_argument(f"--{kind}", metavar="OUT", help=f"write {words} to this file")
 
-    parser = Parser(prog="python -m captioners", description="See what guidance does to a caption.", allow_abbrev=False)
+    program = "caption-lab" if Path(sys.argv[0]).stem == "caption-lab" else "python -m captioners"
+    parser = Parser(prog=program, description="See what guidance does to a caption.", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, words: str, *parents: argparse.ArgumentParser) -> Parser:
         made = commands.add_parser(name, help=words, description=words, parents=[common, *parents], allow_abbrev=False)
         made.set_defaults(run=run)
         return made
+
+    commands.add_parser("page", help="Serve the page; `page --help` shows its options.")
 
     listing = command("list", list_command, "Show the methods and their controls.")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -123,6 +129,14 @@ def build_parser() -> Parser:
 
 
 # -------------------------------------------------------------------------------------------------------- commands
+
+
+def page_command(options: Sequence[str]) -> int:
+    """Serve the page. Its options are those of `app.py`, which reads them itself."""
+    from captioners.ui.serve import main as serve
+
+    serve(list(options))
+    return 0
 
 
 def list_command(args: argparse.Namespace) -> None:

@@ -101,11 +101,11 @@ def test_analytics_are_off_and_the_queue_is_bounded():
 
 
 def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch):
-    import app
+    from captioners.ui import serve
 
     calls = []
-    monkeypatch.setattr(app, "build", lambda studio, profile, device: calls.append((profile, device)) or Page())
-    monkeypatch.setattr(app.Studio, "warm_up", lambda self, path: calls.append(path))
+    monkeypatch.setattr(serve, "build", lambda studio, profile, device: calls.append((profile, device)) or Page())
+    monkeypatch.setattr(serve.Studio, "warm_up", lambda self, path: calls.append(path))
 
     class Page:
         def launch(self, **options):
@@ -114,8 +114,8 @@ def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch
         def block_thread(self):
             calls.append("blocked")
 
-    app.main(["--host", "0.0.0.0", "--port", "7000", "--device", "cpu"])
+    serve.main(["--host", "0.0.0.0", "--port", "7000", "--device", "cpu"])
     assert calls[:2] == [("embedded", "cpu"), ("0.0.0.0", 7000, True)]
     assert {examples.PICTURES[0], "blocked"} <= set(calls[2:])
     with pytest.raises(SystemExit):
-        app.main(["--profile", "nothing"])
+        serve.main(["--profile", "nothing"])

@@ -15,6 +15,7 @@ from captioners.evaluation.dataset import Item
 from captioners.evaluation.engines import Batches
 from captioners.evaluation.work import Outcome, Plan, Worker
 from captioners.profiles.base import Profile, load_profile
+from captioners.resources import IMPORT_ROOT
 from captioners.types import CaptionLabError
 
 RESTARTS = 3  # of one worker, and retries of one batch
@@ -66,8 +67,12 @@ class OnRay:
         started = not ray.is_initialized()
         if started:
             os.environ.setdefault("RAY_worker_niceness", "0")  # Ray would let its workers starve beside anything else
-            root = str(Path(__file__).resolve().parents[2])
-            ray.init(runtime_env={"env_vars": {"PYTHONPATH": root}}, include_dashboard=False, log_to_driver=False, num_cpus=self._cpus())
+            ray.init(
+                runtime_env={"env_vars": {"PYTHONPATH": str(IMPORT_ROOT)}},
+                include_dashboard=False,
+                log_to_driver=False,
+                num_cpus=self._cpus(),
+            )
         try:
             yield from self._outcomes(plan, [[_absolute(item) for item in batch] for batch in batches])
         except ray.exceptions.RayTaskError as error:

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from captioners.media import pictures, sounds
 from captioners.media.errors import MediaError, boundary
 from captioners.media.formats import PICTURES
 from captioners.media.waveform import Clip
+from captioners.resources import IMPORT_ROOT
 
 CHILD_FORMATS = frozenset({"AVIF", "HEIF", "TIFF", "OGG", "AAC", "MP4", "WebM"})
 CHILD_MEMORY = 900 * 2**20
@@ -44,7 +44,7 @@ def _damaged(format: str) -> str:
 
 def _decode_in_child(data: bytes, format: str) -> np.ndarray | Clip:
     """Runs `python -m captioners.media FORMAT`, which answers with a line of JSON and the raw numbers."""
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(IMPORT_ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-m", "captioners.media", format]
     try:

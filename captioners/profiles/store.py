@@ -16,10 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from captioners.resources import ASSETS, WEIGHTS  # noqa: F401 (whoever reads parts finds both here)
 from captioners.types import CaptionLabError
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
-WEIGHTS = ASSETS / "weights"
 MAX_BYTES = 10 * 1024 * 1024  # a plain push to a Space refuses larger files
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from captioners.resources import EXAMPLES
 
-FOLDER = Path(__file__).resolve().parents[2] / "assets" / "examples"
-PICTURES = [str(FOLDER / f"{name}.jpg") for name in ("dog", "beach", "baseball", "astronaut", "cat", "coffee")]
-SOUNDS = [str(FOLDER / f"{name}.ogg") for name in ("rooster", "crickets", "baby", "bell", "guitar", "party")]
+PICTURES = [str(EXAMPLES / f"{name}.jpg") for name in ("dog", "beach", "baseball", "astronaut", "cat", "coffee")]
+SOUNDS = [str(EXAMPLES / f"{name}.ogg") for name in ("rooster", "crickets", "baby", "bell", "guitar", "party")]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from captioners import registry
 from captioners.media import MAX_BYTES
+from captioners.resources import ASSETS, EXAMPLES
 from captioners.ui.about import about_html
 from captioners.ui.api import add_endpoints
 from captioners.ui.batch import Batch
@@ -18,7 +18,6 @@ from captioners.ui.studio import Studio
 from captioners.ui.sweep import Sweep
 from captioners.ui.vote import BlindVote
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 LOOKED_AT = 2.0  # seconds between two looks at what is being loaded
 WAITING = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
@@ -74,7 +73,7 @@ def launch_options() -> dict[str, Any]:
         "js": (ASSETS / "app.js").read_text(encoding="utf-8"),
         "max_file_size": MAX_BYTES,
         "mcp_server": True,
-        "allowed_paths": [str(ASSETS / "examples")],
+        "allowed_paths": [str(EXAMPLES)],
         "footer_links": ["api", "settings"],
         "run_history": False,
         "enable_monitoring": False,

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import gradio as gr
 import numpy as np
 
+from captioners.resources import ASSETS
 from captioners.types import Control, Media, Result, SettingsError, Spec, Step, StepToken, to_json
 from captioners.ui import examples, knobs
 from captioners.ui.card import body_html, head_html, numbers_html
@@ -19,7 +20,7 @@ from captioners.ui.masks import data_uri
 from captioners.ui.tables import comparison_table
 from captioners.ui.tint import legend
 
-STYLE = Path(__file__).resolve().parents[2] / "assets" / "app.css"
+STYLE = ASSETS / "app.css"
 WRITE_LINK = "(link) => { history.replaceState(null, '', link || location.pathname); }"
 
 
