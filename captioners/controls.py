@@ -5,7 +5,9 @@ CONTROLS = (GUIDANCE_SCALE, NUM_CANDIDATES.but(default=8), number("top_k", "Top 
 
 from __future__ import annotations
 
-from captioners.types import Control
+from typing import Any
+
+from captioners.types import Control, Settings, Spec
 
 
 def number(name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more) -> Control:
@@ -51,3 +53,16 @@ RANKING = choice(
     "ranker asks a matcher which candidate fits the input best; mbr takes the one that agrees most with the others.",
     ("ranker", "mbr"),
 )
+
+# What "no guidance" means for the controls that guide; a method listens to some of them, and its spec may say more.
+OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
+
+
+def guidance_off(spec: Spec) -> dict[str, Any]:
+    """The values at which nothing guides this method."""
+    return {name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)}
+
+
+def unguided(spec: Spec, settings: Settings) -> Settings:
+    """The same settings with all guidance off."""
+    return settings.replace(**guidance_off(spec))

@@ -10,12 +10,11 @@ import fakes
 from made_up import ALPHA, OTHER, SPEC, result
 
 from captioners import registry
-from captioners.controls import GUIDANCE_SCALE, SEED
+from captioners.controls import GUIDANCE_SCALE, SEED, unguided
 from captioners.ui import examples, knobs, share
 from captioners.ui.about import about_html
 from captioners.ui.batch import batch_csv
 from captioners.ui.stories import STORIES
-from captioners.ui.studio import unguided
 from captioners.ui.sweep import sweep_csv, sweep_json
 from captioners.ui.vote import judged, tally_html, unmasked
 

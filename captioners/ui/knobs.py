@@ -8,8 +8,8 @@ from typing import Any
 import gradio as gr
 
 from captioners import controls
+from captioners.controls import guidance_off
 from captioners.types import Control, Settings, Spec
-from captioners.ui.studio import guidance_off
 
 SHARED_SEED = "seed"
 COMMON = {c.name: c for c in vars(controls).values() if isinstance(c, Control)}

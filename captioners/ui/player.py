@@ -8,13 +8,14 @@ from typing import Any
 
 import gradio as gr
 
+from captioners.controls import unguided
 from captioners.types import CaptionLabError, Media, Result, Settings, SettingsError, Spec, Step
 from captioners.ui import knobs
 from captioners.ui.badges import Scale
 from captioners.ui.card import body_html, message_html, numbers_html
 from captioners.ui.plots import trace_figure
 from captioners.ui.steps import is_denoised
-from captioners.ui.studio import Studio, unguided
+from captioners.ui.studio import Studio
 
 FRAME = 0.1  # seconds between two pictures of a caption in the making: smooth enough, and the models keep the processor
 LADDER = 11  # values of the guidance scale that are decoded ahead

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from captioners import registry
 from captioners.allocator import give_back
+from captioners.controls import unguided
 from captioners.lab import Lab
 from captioners.media import load_media
-from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step
+from captioners.types import CaptionLabError, Media, Result, Settings, Step
 from captioners.ui.hands import Hands
 from captioners.ui.hosting import gpu_lender, on_gpu
 from captioners.ui.traffic import Traffic
@@ -25,20 +25,7 @@ from captioners.ui.traffic import Traffic
 REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
 OPEN_MEDIA = 16  # decoded files
 
-# What "no guidance" means for the controls that guide; a method listens to some of them, and its spec may say more.
-OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
-
 Key = tuple[str, str, Settings]
-
-
-def guidance_off(spec: Spec) -> dict[str, Any]:
-    """The values at which nothing guides this method."""
-    return {name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)}
-
-
-def unguided(spec: Spec, settings: Settings) -> Settings:
-    """The same settings with all guidance off."""
-    return settings.replace(**guidance_off(spec))
 
 
 class Studio:

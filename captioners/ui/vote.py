@@ -10,13 +10,14 @@ from typing import Any
 
 import gradio as gr
 
+from captioners.controls import guidance_off, unguided
 from captioners.lab import choose_methods
 from captioners.types import CaptionLabError, Result, Spec
 from captioners.ui import examples
 from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import table
 from captioners.ui.saving import save_button
-from captioners.ui.studio import Studio, guidance_off, unguided
+from captioners.ui.studio import Studio
 
 TRIES = 8  # pairs that are looked at for two captions that differ
 QUESTIONS = (("specific", "Which says more about this input?"), ("fluent", "Which reads better?"))
