@@ -83,17 +83,27 @@ class Lab:
 
     def method(self, name: str) -> registry.Captioner:
         """The method of that id, on this lab's models."""
-        with self._lock:
-            if name not in self._methods:
-                self._methods[name] = registry.load(name, self.profile)
-            return self._methods[name]
+        if name not in self._methods:  # what is there is had without the lock, which a forked process would inherit as it was
+            with self._lock:
+                if name not in self._methods:
+                    self._methods[name] = registry.load(name, self.profile)
+        return self._methods[name]
 
     def panel(self, kind: Modality) -> Panel:
         """The judges for this kind of media."""
-        with self._lock:
-            if kind not in self._panels:
-                self._panels[kind] = find_judges(self.profile.judges, kind)
-            return self._panels[kind]
+        if kind not in self._panels:
+            with self._lock:
+                if kind not in self._panels:
+                    self._panels[kind] = find_judges(self.profile.judges, kind)
+        return self._panels[kind]
+
+    def load(self) -> None:
+        """Every model is read now, instead of when it is first used."""
+        self.profile.load()
+        for spec in self.methods():
+            self.method(spec.id)
+        for kind in KINDS:
+            self.panel(kind)
 
     def caption(self, media: Media, name: str, settings: Settings | None = None) -> Result:
         """One caption and its scores."""

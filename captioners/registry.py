@@ -63,11 +63,17 @@ class Captioner(ABC):
         """One caption."""
         return self.caption_batch([media], [settings or self.spec.settings()])[0]
 
-    def check(self, media: Media) -> None:
+    @classmethod
+    def passes(cls, settings: Settings) -> int:
+        """About how many passes of its model a caption takes, one behind the other: steps where there are steps, else tokens."""
+        return settings.get("num_steps", settings.get("max_tokens", 1))
+
+    @classmethod
+    def check(cls, media: Media) -> None:
         """Refuse a modality that the method does not know."""
-        if media.kind not in self.spec.modalities:
-            kinds = " or ".join({"image": "a picture", "audio": "a sound clip"}[m] for m in self.spec.modalities)
-            raise CaptionLabError(f"{self.spec.title} cannot caption this kind of input: give {kinds}.")
+        if media.kind not in cls.spec.modalities:
+            kinds = " or ".join({"image": "a picture", "audio": "a sound clip"}[m] for m in cls.spec.modalities)
+            raise CaptionLabError(f"{cls.spec.title} cannot caption this kind of input: give {kinds}.")
 
 
 _METHODS: dict[str, type[Captioner]] = {}

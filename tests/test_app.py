@@ -3,7 +3,9 @@
 import ast
 import asyncio
 import base64
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import fakes
 import pytest
@@ -119,3 +121,23 @@ def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch
     assert {examples.PICTURES[0], "blocked"} <= set(calls[2:])
     with pytest.raises(SystemExit):
         serve.main(["--profile", "nothing"])
+
+
+def test_a_space_is_told_by_its_environment(monkeypatch, tmp_path, capsys):
+    from captioners.ui import serve
+
+    opened = []
+    monkeypatch.setattr(serve, "Lab", lambda *arguments: opened.append(arguments))
+    monkeypatch.setattr(serve, "build", lambda *_: SimpleNamespace(launch=lambda **_: None, block_thread=lambda: None))
+    monkeypatch.setattr(serve.Studio, "warm_up", lambda self, path: None)
+    environment = {"PROFILE": "hub", "MODELS": "models.toml", "CHECKPOINTS": os.pathsep.join(["one", "two"])}
+    for name, value in environment.items():
+        monkeypatch.setenv(f"CAPTION_LAB_{name}", value)
+    serve.main(["--device", "cpu"])
+    serve.main(["--device", "cpu", "--models", "mine.toml", "--checkpoint", "three"])  # what is typed comes first
+    assert opened == [("hub", "cpu", "models.toml", ["one", "two"]), ("hub", "cpu", "mine.toml", ["three"])]
+    monkeypatch.undo()
+    monkeypatch.setenv("CAPTION_LAB_PROFILE", "nothing")
+    with pytest.raises(SystemExit):
+        serve.main([])
+    assert "choose from embedded, hub" in capsys.readouterr().err

@@ -10,14 +10,17 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
+from huggingface_hub import SpaceHardware
 
 from captioners import registry
 from captioners.cli import build_parser, grid, settings_for
+from captioners.profiles.hub.roles import ROLES, choose
 from captioners.training import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FRONT_MATTER = {key: value.strip('"') for key, value in re.findall(r"^(\w+): (.+)$", README.split("---\n")[1], re.MULTILINE)}
+FRONT_MATTER = yaml.safe_load(README.split("---\n")[1])
 CI = (ROOT / ".ci/run").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TOP_LEVEL = {"app.py", "captioners", "assets", "tests", "requirements.txt", "README.md", "Dockerfile"}
@@ -132,6 +135,24 @@ def test_a_zerogpu_space_accepts_the_pins():
     assert any(accepted == python or accepted.startswith(f"{python}.") for accepted in ZERO_PYTHONS)
     assert run["torch"] in ZERO_TORCHES
     assert (run["torchaudio"], run["torchvision"]) == ZERO_TORCHES[run["torch"]]
+
+
+def test_a_space_fetches_the_pinned_models_when_it_is_built():
+    """What is named is what the hub profile plays and judges with, at the same commits; every form of weights is named once."""
+    sources = {source.id: source for source in choose().values()}
+    assert FRONT_MATTER["suggested_hardware"] == "zero-a10g"
+    assert set(FRONT_MATTER["models"]) == {name for name in sources if name != ROLES["codes"][0].id}  # codes: for a checkpoint alone
+    for line in FRONT_MATTER["preload_from_hub"]:
+        name, files, revision = line.split(" ")
+        assert revision == sources[name].revision
+        assert sum(file.endswith((".safetensors", ".bin")) for file in files.split(",")) == 1
+        assert "config.json" in files
+
+
+def test_the_readmes_space_is_made_on_hardware_that_the_hub_has():
+    named = re.findall(r"^hf repos create .*--flavor (\S+)", README, re.MULTILINE)
+    assert FRONT_MATTER["suggested_hardware"] in named
+    assert set(named) <= {hardware.value for hardware in SpaceHardware}
 
 
 def test_the_readme_has_the_two_commands():

@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import sys
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import fakes
 import pytest
@@ -15,6 +13,7 @@ from made_up import SPEC, result
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, SEED
 from captioners.lab import Lab
 from captioners.media import MediaError
+from captioners.resources import EXAMPLES
 from captioners.types import CaptionLabError, SettingsError, Spec
 from captioners.ui import examples, knobs
 from captioners.ui.batch import batch_csv, batch_jsonl, batch_table, caption_files, count_files
@@ -43,17 +42,6 @@ def test_what_is_known_is_not_decoded_again_and_the_rest_is_one_batch(studio, pi
     assert studio.known(picture, "echo", [fakes.Echo.spec.settings(seed=9)]) is None
 
 
-def test_a_zero_gpu_space_lends_its_gpu_to_decoding_and_scoring_alone(monkeypatch, picture):
-    fakes.use_fakes(monkeypatch, fakes.Echo)
-    asked = []
-    monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=lambda f: lambda *a: asked.append(f.__name__) or f(*a)))
-    studio = Studio(lambda: Lab(fakes.profile()))
-    for _ in range(2):
-        (result_,) = studio.results(picture, "echo", [fakes.Echo.spec.settings()])
-        assert result_.scores["clipscore"]
-    assert asked == ["_decode"]  # the second time it was known
-
-
 def test_the_store_is_bounded(studio, picture, monkeypatch):
     monkeypatch.setattr("captioners.ui.studio.REMEMBERED", 2)
     studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=s) for s in range(5)])
@@ -69,15 +57,12 @@ def test_models_run_on_a_few_threads_whoever_asks(studio, picture, monkeypatch):
     assert all(name.startswith("hand") for name in seen)
 
 
-@pytest.mark.parametrize("lent", [False, True])
-def test_an_input_is_looked_at_before_any_card_asks_unless_the_gpu_is_lent(studio, picture, monkeypatch, lent):
-    if lent:
-        monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=lambda f: f))
+def test_an_input_is_looked_at_before_any_card_asks(studio, picture, monkeypatch):
     looked = []
     monkeypatch.setattr(studio.lab, "_media_vector", looked.append)
     studio.expect(picture)
     studio._hands._pool.shutdown(wait=True)
-    assert looked == ([] if lent else [picture])
+    assert looked == [picture]
 
 
 def test_a_bad_file_is_a_media_error(studio, tmp_path):
@@ -139,8 +124,8 @@ def test_settings_that_no_control_allows_are_refused():
 
 
 def test_every_example_is_there_small_and_credited():
-    credits = (examples.FOLDER / "CREDITS.md").read_text(encoding="utf-8")
-    files = [examples.FOLDER / p for p in (*examples.PICTURES, *examples.SOUNDS)]
+    credits = (EXAMPLES / "CREDITS.md").read_text(encoding="utf-8")
+    files = [EXAMPLES / p for p in (*examples.PICTURES, *examples.SOUNDS)]
     assert all(f.stat().st_size < 200_000 and f"`{f.name}`" in credits for f in files)
 
 

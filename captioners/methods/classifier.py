@@ -100,6 +100,11 @@ class ClassifierGuided(Captioner):
         super().__init__(players)
         self.words: dict[str, Tensor] = {}  # kind → every token as a single word in the ranker's space (vocab, d), NaN until it is needed
 
+    @classmethod
+    def passes(cls, settings: Settings) -> int:
+        """Gradient steps before every token, and the token."""
+        return settings["max_tokens"] * (1 + settings["num_steps"])
+
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         clock, trace, tokenizer = Clock(), TraceColumns(self.players.tokenizer), self.players.tokenizer

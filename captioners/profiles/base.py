@@ -82,6 +82,7 @@ class Profile:
     judges: Judges
     seats: Mapping[str, object] = field(default_factory=dict)  # method id → players of its own, where models have different vocabularies
     status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
+    load: Callable[[], None] = lambda: None  # reads all that methods use, which otherwise is read when first used
 
     def players_for(self, method: str) -> object:
         """What this method is handed."""

@@ -85,15 +85,18 @@ class Encoder:
                 self.known.popitem(last=False)
             return found
 
+    def net(self, kind: Modality) -> nn.Module:
+        """What encodes this kind of media."""
+        make = {"image": ImageEncoder, "audio": AudioEncoder}[kind]
+        return self.shelf.get(f"{kind}-encoder", lambda config: make(**config))
+
     def _images(self, media: list[Media]) -> Tensor:
-        net = self.shelf.get("image-encoder", lambda config: ImageEncoder(**config))
-        return picture_grids(net, [image_pixels(torch.from_numpy(m.data)) for m in media], self.shelf.device)
+        return picture_grids(self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.shelf.device)
 
     def _sounds(self, media: list[Media]) -> list[Tensor]:
         """A long clip's windows are encoded apart and their grids averaged."""
-        net = self.shelf.get("audio-encoder", lambda config: AudioEncoder(**config))
         windows = [audio_windows(torch.from_numpy(m.data)) for m in media]
-        grid = net(torch.cat(windows).to(self.shelf.device)).grid
+        grid = self.net("audio")(torch.cat(windows).to(self.shelf.device)).grid
         return [part.mean(0) for part in grid.split([len(w) for w in windows])]
 
 
@@ -197,6 +200,12 @@ class Players:
         """The encoder's word on each."""
         return [Features(grid, grid.mean(0)) for grid in self.encoder.grids(media)]
 
+    def load(self) -> None:
+        """Everything is read now."""
+        for kind in ("image", "audio"):
+            self.encoder.net(kind), self._vq(kind), self.ranker(kind), self.classifier(kind)
+        self.caption_decoder(), self.language_model(), self.mask_denoiser(), self.prefix_denoiser()
+
     def keep_features(self, folder: Path) -> None:
         """Every picture and clip is encoded once for as many runs as look into this folder."""
         self.encoder.disk = FeatureStore(folder)
@@ -211,8 +220,11 @@ class Players:
     @torch.no_grad()
     def codes(self, media: Sequence[Media]) -> list[Tensor]:
         """The discrete tokens (cells,) of each."""
-        nets = {kind: self.shelf.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config))) for kind in {m.kind for m in media}}
+        nets = {kind: self._vq(kind) for kind in {m.kind for m in media}}
         return [nets[m.kind].encode(grid[None])[0] for m, grid in zip(media, self.encoder.grids(media), strict=True)]
+
+    def _vq(self, kind: Modality) -> VQAutoencoder:
+        return self.shelf.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config)))
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Method 3's model."""
@@ -272,7 +284,7 @@ def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
     tokenizer = CaptionTokenizer(Tokenizer.from_file(str(vocabulary)))
     encoder = Encoder(Shelf(device))
     players = Players(Shelf(device, *map(_trained, reversed(checkpoints)), WEIGHTS), encoder, tokenizer)
-    return Profile("embedded", players, EmbeddedJudges(Shelf(device), encoder, tokenizer))
+    return Profile("embedded", players, EmbeddedJudges(Shelf(device), encoder, tokenizer), load=players.load)
 
 
 def _trained(checkpoint: str) -> Path:

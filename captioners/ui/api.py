@@ -85,4 +85,9 @@ def _results(studio: Studio, path: str, methods: list[str], given: dict[str, Any
         if not any(s.listens_to(name) for s in specs):
             raise SettingsError(f"There is no control called {name!r} in {', '.join(s.id for s in specs)}: leave it out.")
     settings = {s.id: s.settings(forced=forced, **{k: v for k, v in given.items() if s.listens_to(k)}) for s in specs}
-    return [result for s in specs for result in studio.results(media, s.id, [settings[s.id]])]
+    results = []
+    for answer in studio.each(media, list(settings.items())):
+        if isinstance(answer, CaptionLabError):
+            raise answer
+        results.append(answer)
+    return results

@@ -96,11 +96,10 @@ def caption_files(studio: Studio, paths: Sequence[str], methods: Sequence[str]) 
         except CaptionLabError as error:
             yield Row(name, error=str(error))
             continue
-        for spec in specs:
-            try:
-                yield Row(name, spec.id, studio.results(media, spec.id, [spec.settings()])[0])
-            except CaptionLabError as error:
-                yield Row(name, spec.id, error=str(error))
+        answers = studio.each(media, [(spec.id, spec.settings()) for spec in specs])
+        for spec, answer in zip(specs, answers, strict=True):
+            failed = isinstance(answer, CaptionLabError)
+            yield Row(name, spec.id, error=str(answer)) if failed else Row(name, spec.id, answer)
 
 
 def _media(name: str, content: str | bytes | MediaError) -> Media:

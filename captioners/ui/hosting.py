@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 # Gradio sums up all past events after each one, for a page that is switched off here (`enable_monitoring`): never is often enough
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(2**62))
@@ -12,20 +12,22 @@ os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 
 HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 4}  # one visitor's four cards come on together; others wait
 
-
-def gpu_lender() -> Any | None:
-    """The `spaces` package of a ZeroGPU Space, nothing elsewhere."""
-    try:
-        import spaces
-    except ImportError:
-        return None
-    return spaces
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def on_gpu(function: Callable[..., Any]) -> Callable[..., Any]:
+def gpu_is_lent() -> bool:
+    """Whether this is a ZeroGPU Space. Its package `spaces` says nothing: every Gradio Space has it."""
+    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
+
+
+def on_gpu(function: F, seconds: Callable[..., int]) -> F:
     """The function or generator with a GPU for the time of its run where one is lent, else itself.
 
-    It may run in a process of its own: what it changes is lost, what it returns is copied.
+    `seconds` gets the same arguments and says how long the GPU is asked for. The run may be in a process of its own: what it changes is
+    lost, what it returns is copied, and of what it raises only the class's name arrives.
     """
-    lender = gpu_lender()
-    return lender.GPU(function) if lender else function
+    if not gpu_is_lent():
+        return function
+    import spaces
+
+    return spaces.GPU(duration=seconds)(function)

@@ -19,7 +19,8 @@ from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.types import CaptionLabError, Media, Result, Settings, Step
 from captioners.ui.hands import Hands
-from captioners.ui.hosting import gpu_lender, on_gpu
+from captioners.ui.hosting import gpu_is_lent
+from captioners.ui.loans import Job, Loans, Moment
 from captioners.ui.traffic import Traffic
 
 REMEMBERED = 512  # finished captions, each with its trace: some 20 kB
@@ -35,7 +36,9 @@ class Studio:
         self._open_lab = open_lab
         self._opening, self._storing = Lock(), Lock()
         self._traffic, self._hands = Traffic(), Hands()
-        self._compute = on_gpu(self._decode)
+        self.lent = gpu_is_lent()
+        self._loans = Loans(self._work) if self.lent else None
+        self._compute = self._loans.run if self._loans else self._decode
         self._kept: OrderedDict[Key, Step] = OrderedDict()
         self._load = lru_cache(maxsize=OPEN_MEDIA)(lambda path, _changed: load_media(path))
 
@@ -46,6 +49,8 @@ class Studio:
     @property
     def lab(self) -> Lab:
         """The one lab; whoever comes first waits until it is open."""
+        if "_lab" in self.__dict__:  # no lock: a process forked while another thread holds one would wait for ever
+            return self._lab
         with self._opening:
             return self._lab
 
@@ -62,7 +67,7 @@ class Studio:
 
     def expect(self, media: Media) -> None:
         """An input has come: the judge looks at it while the cards are being asked. What goes wrong here is told there."""
-        if not gpu_lender():  # what is kept in another process would be lost
+        if not self.lent:  # what is kept in another process would be lost
             self._hands.next(self._look(media))
 
     def _look(self, media: Media) -> Iterator[None]:
@@ -72,6 +77,9 @@ class Studio:
     def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
         """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""
         moments = self._moments(media, method, settings, live)
+        if self.lent:  # nothing is computed in this process
+            yield from filter(None, moments)
+            return
         coming = self._hands.next(moments)
         try:
             while True:
@@ -88,18 +96,20 @@ class Studio:
     def ahead(self, media: Media, method: str, settings: Sequence[Settings]) -> Iterator[None]:
         """The same work for later: goes on only while nobody waits for an answer, and gives up when that lasts too long.
 
-        Yields at every moment, so that it can be stopped there.
+        Yields at every moment, so that it can be stopped there. Nothing is computed ahead on a borrowed GPU.
         """
+        if self.lent:
+            return
         moments = self._moments(media, method, settings, live=False)
         while self._traffic.wait_for_quiet() and self._hands.next(moments).result() is not None:
             yield
 
     def _moments(self, media: Media, method: str, settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        self.lab.method(method).check(media)
+        registry.find(method).check(media)
         steps = {s: self._find(media, method, s) for s in settings}
         missing = [s for s, step in steps.items() if step is None]
         if missing:
-            for moment in self._compute(media, method, missing, live):
+            for moment in self._compute(Job(media, method, missing, live)):
                 steps |= dict(zip(missing, moment, strict=False))
                 if not moment:
                     yield []
@@ -110,16 +120,48 @@ class Studio:
             give_back()
         yield [steps[s] for s in settings]
 
-    def _decode(self, media: Media, method: str, settings: list[Settings], live: bool) -> Iterator[list[Step]]:
+    def _decode(self, job: Job) -> Iterator[list[Step]]:
         """What needs the models and nothing else: decoding, and at the end the judges."""
-        for moment in self.lab.method(method).run([media] * len(settings), settings, live=live):
+        for moment in self.lab.method(job.method).run([job.media] * len(job.settings), job.settings, live=job.live):
             scored = moment and moment[0].result
-            yield [replace(step, result=self.lab.score(step.result, media)) for step in moment] if scored else moment
+            yield [replace(step, result=self.lab.score(step.result, job.media)) for step in moment] if scored else moment
+
+    def _work(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Moment]]:
+        """Several jobs on one loan, coming on together. A sentence for the visitor is a value: raised, it would not arrive."""
+        going = {number: self._decode(job) for number, job in enumerate(jobs)}
+        while going:
+            for number, moments in list(going.items()):
+                try:
+                    if moment := next(moments):
+                        yield number, moment
+                except StopIteration:
+                    del going[number]
+                except CaptionLabError as error:
+                    del going[number]
+                    yield number, error
 
     def results(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Result]:
         """The finished results alone."""
         *_, last = self.stream(media, method, settings, live=False)
         return [step.result for step in last]
+
+    def each(self, media: Media, asked: Sequence[tuple[str, Settings]]) -> Iterator[Result | CaptionLabError]:
+        """One input by several methods: what each answers, or why it cannot. A lent GPU is borrowed once for all."""
+        failed = self._borrow(media, asked) if self._loans else {}
+        for method, settings in asked:
+            try:
+                yield failed[method] if method in failed else self.results(media, method, [settings])[0]
+            except CaptionLabError as error:
+                yield error
+
+    def _borrow(self, media: Media, asked: Sequence[tuple[str, Settings]]) -> dict[str, CaptionLabError]:
+        """All that is not known yet is made on one loan and kept; what cannot be made is told, by method."""
+        jobs = [Job(media, method, [s]) for method, s in asked if self._find(media, method, s) is None]
+        answers = dict(zip([job.method for job in jobs], self._loans.run_all(jobs) if jobs else [], strict=True))
+        for job in jobs:
+            if not isinstance(answers[job.method], CaptionLabError):
+                self._keep((media.hash, job.method, job.settings[0]), answers[job.method][0])
+        return {method: answer for method, answer in answers.items() if isinstance(answer, CaptionLabError)}
 
     def known(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Step] | None:
         """The finished steps if every one has been computed before."""

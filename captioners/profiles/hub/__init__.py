@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from captioners.profiles.base import Profile
+from captioners.profiles.base import Profile, ProfileError
 from captioners.profiles.hub.judges import HubJudges
 from captioners.profiles.hub.library import Announce, Library, tell
 from captioners.profiles.hub.players import CocaSeat, EmbeddedSeat, Gpt2Seat, MaskSeat, PrefixSeat, Table
@@ -23,4 +23,12 @@ def profile(device: str, models: str | None = None, checkpoints: tuple[str, ...]
         "mc-diffusion": MaskSeat(table) if library.has("mc-diffusion") else EmbeddedSeat(table, "mc-diffusion"),
         "prefix-diffusion": PrefixSeat(table) if library.has("prefix-diffusion") else EmbeddedSeat(table, "prefix-diffusion"),
     }
-    return Profile("hub", coca, HubJudges(judges), seats, lambda: library.status or judges.status)
+
+    def load() -> None:
+        for seat in seats.values():
+            try:
+                seat.load()
+            except ProfileError as error:  # its method's card says so too; the others are read all the same
+                announce(str(error))
+
+    return Profile("hub", coca, HubJudges(judges), seats, lambda: library.status or judges.status, load)

@@ -79,6 +79,10 @@ class Seat:
         """The matcher that methods may rank with."""
         return self.table.ranker(kind)
 
+    def load(self) -> None:
+        """Everything that the method uses is read now."""
+        self.ranker("image"), self.ranker("audio")
+
 
 class CocaSeat(Seat):
     """Method 1: CoCa for pictures, GPT-2 beside it."""
@@ -127,6 +131,11 @@ class CocaSeat(Seat):
     def language_model(self) -> Gpt2:
         """The LM that guides."""
         return language_model("language-model", self.library)[0]
+
+    def load(self) -> None:
+        """CoCa and GPT-2 too."""
+        super().load()
+        self.caption_decoder(), self.language_model()
 
     def _coca(self) -> tuple[tuple[Any, Any], CocaDecoder, str]:
         """The model with its picture transform, its decoder, and in words what stands for no picture ("" if it was trained)."""
@@ -189,6 +198,11 @@ class Gpt2Seat(Seat):
         role = {"audio": "audibility", "image": "visibility"}[kind]
         return TransformersClassifier(role, self.library) if self.library.has(role) else self.table.embedded.classifier(kind)
 
+    def load(self) -> None:
+        """GPT-2 and the classifiers too."""
+        super().load()
+        self.language_model(), self.classifier("image"), self.classifier("audio")
+
 
 class EmbeddedSeat(Seat):
     """A method whose models nobody has published: the embedded ones, and a word about it."""
@@ -205,6 +219,10 @@ class EmbeddedSeat(Seat):
     def ranker(self, kind: Modality) -> Any:
         """The embedded one, so that nothing need be fetched."""
         return self.table.embedded.ranker(kind)
+
+    def load(self) -> None:
+        """The embedded ones."""
+        self.table.embedded.load()
 
     def __getattr__(self, name: str) -> Any:
         """Everything else the embedded players have."""
@@ -247,6 +265,11 @@ class MaskSeat(TrainedSeat):
         """Our training's."""
         return self.library.get("mc-diffusion", lambda path, source: _own_part(self.library, path, MaskDenoiser, MaskDenoiserConfig))
 
+    def load(self) -> None:
+        """The VQ-VAE too."""
+        super().load()
+        _ = self._eyes, self.mask_denoiser()
+
 
 class PrefixSeat(TrainedSeat):
     """Method 4, on the ranker's CLIP vectors."""
@@ -262,6 +285,11 @@ class PrefixSeat(TrainedSeat):
         return self.library.get(
             "prefix-diffusion", lambda path, source: _own_part(self.library, path, PrefixDenoiser, PrefixDenoiserConfig)
         )
+
+    def load(self) -> None:
+        """The denoiser too."""
+        super().load()
+        self.prefix_denoiser()
 
 
 def _own_part(library: Library, path: Path, make: Any, config: Any) -> Any:
