@@ -92,4 +92,5 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
 @lru_cache(maxsize=64)
 def file_hash(path: Path) -> str:
     """A short name for a weights file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

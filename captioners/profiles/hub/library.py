@@ -5,66 +5,32 @@ Everything is loaded from a folder: the hub's own cache for a hub name, so that 
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
-from captioners.allocator import lacks_memory
+from captioners.allocator import give_back, lacks_memory
 from captioners.profiles.base import ProfileError
+from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import Source, smaller
+from captioners.profiles.hub.weights import check_weights, weights_files
 from captioners.profiles.store import file_hash
 from captioners.provenance import note
 
 Announce = Callable[[str], None]
 
-# what of a repository is needed: small files, and weights in the first of these forms that it has
-SMALL = ["*.json", "*.txt", "*.model"]
-WEIGHTS = {
-    "open_clip": (["open_clip*.safetensors"], ["open_clip*.bin"]),
-    "transformers": (["model*.safetensors"], ["pytorch_model*.bin"]),
-    "diffusers": (["*/*.safetensors"], ["*/*.bin"]),
-}
-
 
 def tell(words: str) -> None:
     """To whoever watches the terminal."""
     print(words, file=sys.stderr, flush=True)
-
-
-def fetch(role: str, source: Source) -> Path:
-    """The folder (or our own file) that holds a model; downloads what is missing, or says how to get it."""
-    path = Path(source.id).expanduser()
-    if path.exists():
-        return path / source.subfolder if source.subfolder and (path / source.subfolder).is_dir() else path
-    if source.id.startswith((".", "/", "~")) or source.id.count("/") != 1:
-        raise ProfileError(f"There is no folder {source.id} for the {role}: give a folder that is there or a name on the hub.")
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        for form in WEIGHTS[source.family]:
-            small = [f"{source.subfolder}/*.json"] if source.subfolder else SMALL
-            patterns = small + ([f"{source.subfolder}/{p.split('/')[-1]}" for p in form] if source.subfolder else form)
-            folder = Path(huggingface_hub.snapshot_download(source.id, revision=source.revision, allow_patterns=patterns))
-            folder = folder / source.subfolder
-            if any(found for p in form for found in folder.glob(p.split("/")[-1])):
-                return folder
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ProfileError(_missing(role, source)) from error
-    raise ProfileError(_missing(role, source))
-
-
-def _missing(role: str, source: Source) -> str:
-    pinned = f" --revision {source.revision}" if source.revision else ""
-    return (
-        f"The {role} {source.id} is not on this machine and cannot be fetched: with a network run `hf download {source.id}{pinned}`, "
-        f"or name a folder for {role} with --models FILE; `--profile embedded` needs neither."
-    )
 
 
 class Library:
@@ -75,8 +41,13 @@ class Library:
         self.half = half  # on a GPU; a training keeps full precision and leaves the rest to accelerate
         self.loaded: dict[str, Any] = {}
         self.names: dict[str, str] = {}  # role → what a Result calls its weights
-        self.status = ""  # the last word on what is being loaded, for a page to show
-        self.lock = threading.RLock()
+        self.locks = {role: threading.RLock() for role in sources}  # one each: whoever needs another model does not wait
+        self.loading: dict[str, str] = {}  # role → what is said of it while it is on its way
+
+    @property
+    def status(self) -> str:
+        """What is being loaded right now, for a page to show."""
+        return " · ".join(list(self.loading.values()))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -89,22 +60,34 @@ class Library:
 
     def get(self, role: str, load: Callable[[Path, Source], Any]) -> Any:
         """The role's model; `load` makes it of its folder once."""
-        with self.lock:
-            if role not in self.loaded:
-                source = self.sources[role]
-                self._say(f"Loading {source.id} as {role}: {_size(source)}" + (f", licence {source.licence}" if source.licence else ""))
-                path = fetch(role, source)
-                try:
-                    self.loaded[role] = load(path, source)
-                except (MemoryError, OSError, ValueError, KeyError, RuntimeError) as error:
-                    if lacks_memory(error):
-                        raise ProfileError(self._too_large(role, source)) from error
-                    reason = " ".join(str(error).split())[:200]
-                    raise ProfileError(f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE.") from error
-                self.names[role] = _name(source, path)
-                self._say("")
-            self.note(role)
-            return self.loaded[role]
+        if role not in self.loaded:
+            with self.locks[role]:
+                if role not in self.loaded:
+                    self.loaded[role] = self._load(role, load)
+        self.note(role)
+        return self.loaded[role]
+
+    def _load(self, role: str, load: Callable[[Path, Source], Any]) -> Any:
+        source = self.sources[role]
+        words = f"Loading {source.id} as {role}: {_size(source)}" + (f", licence {source.licence}" if source.licence else "")
+        self.loading[role] = words
+        self.announce(words)
+        try:
+            path = fetch(role, source)
+            check_weights(role, path, source)
+            self.names[role] = _name(source, path)
+            return load(path, source)
+        except ProfileError:
+            raise
+        except (MemoryError, OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
+            if lacks_memory(error):
+                raise ProfileError(self._too_large(role, source)) from error
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ProfileError(f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE.") from error
+        finally:
+            del self.loading[role]
+            gc.collect()
+            give_back()  # reading a model leaves as much memory free as it has weights
 
     def note(self, role: str) -> None:
         """A run uses the role's model."""
@@ -114,27 +97,17 @@ class Library:
         """Frozen, in evaluation mode, on the device."""
         return net.eval().requires_grad_(False).to(self.device)
 
-    def _say(self, words: str) -> None:
-        self.status = words
-        if words:
-            self.announce(words)
-
     def _too_large(self, role: str, source: Source) -> str:
         less = smaller(role, source)
         advice = f"name the smaller {less.id} ({less.size}) for {role} with --models FILE" if less else "choose --device cpu"
         return f"There is not enough memory for {source.id} ({_size(source)}): {advice}, or use `--profile embedded`."
 
 
-def _files(path: Path) -> list[Path]:
-    """The weights in a folder."""
-    return [path] if path.is_file() else sorted([*path.rglob("*.safetensors"), *path.rglob("*.bin")])
-
-
 def _size(source: Source) -> str:
     """What is known of a model's size before it is loaded."""
     if source.millions:
         return source.size
-    files = _files(Path(source.id).expanduser()) if Path(source.id).expanduser().exists() else []
+    files = weights_files(Path(source.id).expanduser(), source) if Path(source.id).expanduser().exists() else []
     return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB of weights" if files else "its size is on its hub page"
 
 
@@ -142,5 +115,5 @@ def _name(source: Source, path: Path) -> str:
     """The revision, or the hash of the weights in a folder of one's own."""
     if source.revision:
         return f"{source.id}@{source.revision[:12]}"
-    files = _files(path)
+    files = weights_files(path, source)
     return f"{path.name} {file_hash(files[0])}" if files else path.name

@@ -24,6 +24,7 @@ class Source:
     family: str = ""  # what reads it: open_clip, transformers, diffusers, or ours for our own training's output
     architecture: str = ""  # open_clip's name of it, for folders that hold weights alone
     subfolder: str = ""
+    weights: str = ""  # the file that holds them, where a repository has several forms or an unusual one
     millions: float = 0.0  # of parameters; 0 if not known
     licence: str = ""
     blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder of pictures whose mean token stands for none
@@ -42,6 +43,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "f895105fb18cf5ea3ba7a1172966e4cc0ad8d743",
             "open_clip",
             "coca_ViT-L-14",
+            weights="open_clip_pytorch_model.safetensors",
             millions=638.4,
             licence="MIT",
         ),
@@ -50,6 +52,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "74207cb7fde8eafc9864451ebd332fa8e75b150f",
             "open_clip",
             "coca_ViT-L-14",
+            weights="open_clip_pytorch_model.bin",
             millions=638.4,
             licence="MIT",
         ),
@@ -58,6 +61,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "ef0732eb039c932624eb8b867c82ab2311001b09",
             "open_clip",
             "coca_ViT-B-32",
+            weights="open_clip_pytorch_model.bin",
             millions=253.6,
             licence="MIT",
         ),
@@ -66,13 +70,28 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "47aff38863cd40aa76d915bb04e4a3d8edf5824c",
             "open_clip",
             "coca_ViT-B-32",
+            weights="open_clip_pytorch_model.bin",
             millions=253.6,
             licence="MIT",
         ),
     ),
     "language-model": (
-        Source("openai-community/gpt2-medium", "6dcaa7a952f72f9298047fd5137cd6e4f05f41da", "transformers", millions=354.8, licence="MIT"),
-        Source("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e", "transformers", millions=124.4, licence="MIT"),
+        Source(
+            "openai-community/gpt2-medium",
+            "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
+            "transformers",
+            weights="model.safetensors",
+            millions=354.8,
+            licence="MIT",
+        ),
+        Source(
+            "openai-community/gpt2",
+            "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+            "transformers",
+            weights="model.safetensors",
+            millions=124.4,
+            licence="MIT",
+        ),
     ),
     "image-ranker": (
         Source(
@@ -86,7 +105,12 @@ ROLES: dict[str, tuple[Source, ...]] = {
     ),
     "audio-ranker": (
         Source(
-            "laion/clap-htsat-unfused", "8fa0f1c6d0433df6e97c127f64b2a1d6c0dcda8a", "transformers", millions=153.49, licence="Apache-2.0"
+            "laion/clap-htsat-unfused",
+            "8fa0f1c6d0433df6e97c127f64b2a1d6c0dcda8a",
+            "transformers",
+            weights="pytorch_model.bin",
+            millions=153.49,
+            licence="Apache-2.0",
         ),
     ),
     "image-judge": (
@@ -95,17 +119,30 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "a6f597a30f7b82c51704746581f9a4e41421e878",
             "open_clip",
             "ViT-B-32-quickgelu",
+            weights="open_clip_model.safetensors",
             millions=151.3,
             licence="see its page",
         ),
     ),
     "audio-judge": (
         Source(
-            "laion/larger_clap_general", "ada0c23a36c4e8582805bb38fec3905903f18b41", "transformers", millions=193.9, licence="Apache-2.0"
+            "laion/larger_clap_general",
+            "ada0c23a36c4e8582805bb38fec3905903f18b41",
+            "transformers",
+            weights="pytorch_model.bin",
+            millions=193.9,
+            licence="Apache-2.0",
         ),
     ),
     "fluency-judge": (
-        Source("distilbert/distilgpt2", "2290a62682d06624634c1f46a6ad5be0f47f38aa", "transformers", millions=81.9, licence="Apache-2.0"),
+        Source(
+            "distilbert/distilgpt2",
+            "2290a62682d06624634c1f46a6ad5be0f47f38aa",
+            "transformers",
+            weights="model.safetensors",
+            millions=81.9,
+            licence="Apache-2.0",
+        ),
     ),
     "codes": (
         Source(
@@ -156,7 +193,7 @@ def smaller(role: str, source: Source) -> Source | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A TOML or YAML file: role → hub id or folder, or a table with id, revision, architecture and subfolder."""
+    """A TOML or YAML file: role → hub id or folder, or a table with id, revision, architecture, subfolder and weights."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -179,7 +216,7 @@ def _source(role: str, value: Any, path: Path) -> Source:
     if role not in ROLES:
         raise ProfileError(f"{path} names the role {role!r}, which does not exist: choose from {', '.join(ROLES)}.")
     table = {"id": value} if isinstance(value, str) else value
-    fields = {"id", "revision", "architecture", "subfolder", "blank"}
+    fields = {"id", "revision", "architecture", "subfolder", "weights", "blank"}
     if not isinstance(table, dict) or not isinstance(table.get("id"), str) or not set(table) <= fields:
         raise ProfileError(f"{path} has no model for {role}: give a hub name or a folder, or a table of {', '.join(sorted(fields))}.")
     beside = path.parent / table["id"]
@@ -187,7 +224,9 @@ def _source(role: str, value: Any, path: Path) -> Source:
         table = {**table, "id": str(beside)}
     known = next((s for s in ROLES[role] if s.id == table["id"]), None)
     default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
-    base = known or dataclasses.replace(default, revision=None, millions=0.0, licence="")
+    base = known or dataclasses.replace(default, revision=None, weights="", millions=0.0, licence="")
+    if table.get("revision", base.revision) != base.revision:
+        base = dataclasses.replace(base, weights="")  # another commit may have them in another form
     return dataclasses.replace(base, **table)
 
 

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from captioners.nets.coca import CocaDecoder
-from captioners.profiles.hub.library import Library, fetch
+from captioners.profiles.hub.fetching import fetch
+from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.players import CocaSeat, Table
 from captioners.training import Job
 from captioners.training.captioner import first_token_kl, greedy

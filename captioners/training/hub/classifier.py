@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from captioners.profiles.hub.library import fetch
+from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import CLASSIFIER_BASE
 from captioners.training import Job
 from captioners.training.classifier import CUT, HELD_OUT, sentences
