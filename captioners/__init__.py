@@ -11,18 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from captioners.captioner import Captioner
     from captioners.lab import Lab
     from captioners.media import MediaError, load_media
-    from captioners.registry import Captioner, available, load, register
-    from captioners.types import CaptionLabError, Control, Media, Result, Settings, Spec, Step, TokenTrace
+    from captioners.registry import available, load, register
+    from captioners.types import CaptionLabError, Control, Explanation, Media, Result, Settings, Spec, Step, TokenTrace
 
 __version__ = "0.2.0"
 
 # public name → module; imported when first used, so that `import captioners` costs nothing
 _HOME = {
-    "available": "registry", "load": "registry", "register": "registry", "Captioner": "registry",
+    "available": "registry", "load": "registry", "register": "registry", "Captioner": "captioner",
     "load_media": "media", "MediaError": "media", "Lab": "lab",
-    "CaptionLabError": "types", "Control": "types", "Media": "types", "Result": "types", "Settings": "types",
+    "CaptionLabError": "types", "Control": "types", "Explanation": "types", "Media": "types", "Result": "types", "Settings": "types",
     "Spec": "types", "Step": "types", "TokenTrace": "types",
 }  # fmt: skip
 __all__ = sorted(_HOME)

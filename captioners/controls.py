@@ -54,15 +54,12 @@ RANKING = choice(
     ("ranker", "mbr"),
 )
 
-# What "no guidance" means for the controls that guide; a method listens to some of them, and its spec may say more.
-OFF = {"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None}
-
 
 def guidance_off(spec: Spec) -> dict[str, Any]:
     """The values at which nothing guides this method."""
-    return {name: value for name, value in (OFF | dict(spec.off)).items() if spec.listens_to(name)}
+    return dict(spec.unguided)
 
 
 def unguided(spec: Spec, settings: Settings) -> Settings:
     """The same settings with all guidance off."""
-    return settings.replace(**guidance_off(spec))
+    return spec.without_guidance(settings)

@@ -4,45 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from captioners import guidance
-from captioners.provenance import noted
-from captioners.text import EOS, CaptionTokenizer
-from captioners.types import Alternative, Candidate, Media, Result, Settings, SettingsError, Spec, Step, StepToken, TokenTrace, to_json
+from captioners.contract import Matcher, Tokenizer
+from captioners.text import EOS
+from captioners.types import Alternative, Candidate, Media, Modality, Settings, SettingsError, StepToken, TokenTrace
 
 ALTERNATIVES = 10
-RANKINGS = ("ranker", "mbr")
-
-
-class Clock:
-    """Seconds per stage and calls per model of one run."""
-
-    def __init__(self):
-        self.seconds: dict[str, float] = {}
-        self.calls: dict[str, int] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Adds the time inside to a stage."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-    def call(self, name: str) -> None:
-        """Counts one forward pass."""
-        self.calls[name] = self.calls.get(name, 0) + 1
+SAMPLING_TEMPERATURE = 0.7  # of the further candidates when the first one is greedy
 
 
 def generator(seed: int, media: Media, candidate: int) -> torch.Generator:
@@ -51,13 +27,14 @@ def generator(seed: int, media: Media, candidate: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "little") % 2**63)
 
 
-def by_kind(grids: Sequence[Tensor], kinds: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Grids stacked per kind, and where each item stands in their concatenation."""
-    names = list(dict.fromkeys(kinds))
-    where = [i for name in names for i, kind in enumerate(kinds) if kind == name]
-    order = torch.empty(len(grids), dtype=torch.long)
-    order[torch.tensor(where)] = torch.arange(len(grids))
-    return order, {name: torch.stack([g for g, kind in zip(grids, kinds, strict=True) if kind == name]) for name in names}
+def stack_by_modality(tensors: Sequence[Tensor], kinds: Sequence[Modality]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Where each item stands when the stacks are put one behind the other, and the tensors stacked by modality."""
+    modalities = list(dict.fromkeys(kinds))
+    sources = [i for modality in modalities for i, kind in enumerate(kinds) if kind == modality]
+    order = torch.empty(len(tensors), dtype=torch.long)
+    order[torch.tensor(sources)] = torch.arange(len(tensors))
+    pairs = list(zip(tensors, kinds, strict=True))
+    return order, {modality: torch.stack([tensor for tensor, kind in pairs if kind == modality]) for modality in modalities}
 
 
 def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
@@ -66,7 +43,7 @@ def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def choose(guided: Tensor, temperatures: Sequence[float], sources: Sequence[torch.Generator]) -> Tensor:
+def choose_tokens(guided: Tensor, temperatures: Sequence[float], sources: Sequence[torch.Generator]) -> Tensor:
     """guided (rows, vocab) log-probabilities → the next token of each row (rows,): the best one, or drawn where warm."""
     for row, (temperature, source) in enumerate(zip(temperatures, sources, strict=True)):
         if temperature > 0:
@@ -74,7 +51,7 @@ def choose(guided: Tensor, temperatures: Sequence[float], sources: Sequence[torc
     return guided.argmax(-1)
 
 
-def repeats(ids: list[int], size: int) -> list[int]:
+def repeated_tokens(ids: list[int], size: int) -> list[int]:
     """Tokens that would complete a run of `size` tokens that is already there; none if size is 0."""
     if size == 0 or len(ids) < size - 1:
         return []
@@ -82,25 +59,25 @@ def repeats(ids: list[int], size: int) -> list[int]:
     return [ids[i + size - 1] for i in range(len(ids) - size + 1) if ids[i : i + size - 1] == tail]
 
 
-def forced_ids(tokenizer: CaptionTokenizer, settings: Settings, max_tokens: int) -> dict[int, int]:
+def forced_ids(tokenizer: Tokenizer, settings: Settings, max_tokens: int) -> dict[int, int]:
     """Settings.forced as {position: token id}. A word of several pieces takes as many positions."""
-    found: dict[int, int] = {}
+    forced: dict[int, int] = {}
     for position, word in sorted(settings.forced.items()):
-        exact = tokenizer.token_id(word)
-        whole = tokenizer.encode(word) if exact is None else [exact]
-        if not whole or {*whole} & ({*tokenizer.special_ids} - {tokenizer.eos}):
+        single = tokenizer.token_id(word)
+        pieces = tokenizer.encode(word) if single is None else [single]
+        if not pieces or {*pieces} & ({*tokenizer.special_ids} - {tokenizer.eos}):
             raise SettingsError(f"forced token {word!r} is not known to this model: choose one of the alternatives shown.")
-        found |= {position + i: token for i, token in enumerate(whole)}
-    if found and max(found) >= max_tokens:
-        raise SettingsError(f"forced position {max(found)} is past the end: give positions below max_tokens = {max_tokens}.")
-    return found
+        forced |= {position + i: token for i, token in enumerate(pieces)}
+    if forced and max(forced) >= max_tokens:
+        raise SettingsError(f"forced position {max(forced)} is past the end: give positions below max_tokens = {max_tokens}.")
+    return forced
 
 
 @dataclass
 class TraceColumns:
     """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the end."""
 
-    tokenizer: CaptionTokenizer
+    tokenizer: Tokenizer
     places: list[dict[int, int] | None] = field(default_factory=list)  # row → where it stands at this position, if some have ended
     chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
     columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
@@ -125,27 +102,28 @@ class TraceColumns:
     def fill(self, name: str, rows: Sequence[int], logp: Tensor) -> None:
         """A column that was unknown while decoding: logp (len(rows), positions, vocab)."""
         for position, token in enumerate(self.chosen):
-            there = [(i, place) for i, row in enumerate(rows) if (place := self._place(row, position)) is not None]
-            if not there:
+            going = [(i, place) for i, row in enumerate(rows) if (place := self._place(row, position)) is not None]
+            if not going:
                 continue
-            some, place = torch.tensor(there, device=logp.device).T
-            here = logp[some, position]
-            self.columns[position][name][place] = here.gather(1, token[place, None])[:, 0]
-            for old, new in zip(self.tops[position][name], here.topk(ALTERNATIVES, dim=1), strict=True):
+            source, place = torch.tensor(going, device=logp.device).T
+            filled = logp[source, position]
+            self.columns[position][name][place] = filled.gather(1, token[place, None])[:, 0]
+            for old, new in zip(self.tops[position][name], filled.topk(ALTERNATIVES, dim=1), strict=True):
                 old[place] = new
-            self.kl[position][place] = guidance.kl(self.cond[position][place], here)
+            self.kl[position][place] = guidance.kl(self.cond[position][place], filled)
 
     def tokens(self, rows: Sequence[int]) -> Tensor:
         """(len(rows), positions): what was chosen; padding where a row has ended."""
-        found = [[self.tokenizer.pad] * len(self.chosen) for _ in rows]
+        tokens = [[self.tokenizer.pad] * len(self.chosen) for _ in rows]
         for position, token in enumerate(self.chosen):
             values = token.tolist()
             for i, row in enumerate(rows):
                 if (place := self._place(row, position)) is not None:
-                    found[i][position] = values[place]
-        return torch.tensor(found, device=self.chosen[0].device)
+                    tokens[i][position] = values[place]
+        return torch.tensor(tokens, device=self.chosen[0].device)
 
     def _place(self, row: int, position: int) -> int | None:
+        """Where a row stands in the tensors of a position; None if it had ended before."""
         places = self.places[position]
         return row if places is None else places.get(row)
 
@@ -154,26 +132,25 @@ class TraceColumns:
         return [self._position(row, position) for position in range(length)]
 
     def _position(self, row: int, position: int) -> TokenTrace:
-        row = self._place(row, position)
-        values = {name: column[row].item() for name, column in self.columns[position].items()}
+        place = self._place(row, position)
+        values = {name: column[place].item() for name, column in self.columns[position].items()}
         known = {name: top for name, top in self.tops[position].items() if not math.isnan(values[name])}
-        before = int(self.chosen[position - 1][row]) if position else None
+        before = int(self.chosen[position - 1][self._place(row, position - 1)]) if position else None
         return TokenTrace(
             position=position,
-            token=self.tokenizer.piece(self.chosen[position][row], before),
+            token=self.tokenizer.piece(int(self.chosen[position][place]), before),
             cond=values["cond"],
             uncond=values["uncond"],
             guided=values["guided"],
             lm=values["lm"] if "lm" in known else None,
-            alternatives={name: self._alternatives(top[0][row], top[1][row], before) for name, top in known.items()},
-            kl=self.kl[position][row].item(),
-            entropy=self.entropy[position][row].item(),
+            alternatives={name: self._alternatives(top[0][place], top[1][place], before) for name, top in known.items()},
+            kl=self.kl[position][place].item(),
+            entropy=self.entropy[position][place].item(),
         )
 
     def _alternatives(self, values: Tensor, ids: Tensor, before: int | None) -> list[Alternative]:
-        return [
-            Alternative(self.tokenizer.piece(i, before), v) for v, i in zip(values.tolist(), ids.tolist(), strict=True) if math.isfinite(v)
-        ]
+        ranked = zip(values.tolist(), ids.tolist(), strict=True)
+        return [Alternative(self.tokenizer.piece(token, before), logp) for logp, token in ranked if math.isfinite(logp)]
 
 
 def step_tokens(trace: Sequence[TokenTrace]) -> list[StepToken]:
@@ -182,18 +159,22 @@ def step_tokens(trace: Sequence[TokenTrace]) -> list[StepToken]:
 
 
 def rank(
-    ranker, media: Media, texts: Sequence[str], logprobs: Sequence[float], ranking: str = RANKINGS[0]
+    ranker: Matcher | None, media: Media, captions: Sequence[str], logprobs: Sequence[float] | None = None
 ) -> tuple[list[Candidate], list[int]]:
-    """Candidates, best first, and their order: by the ranker's similarity to the media, or by agreement; one alone needs neither."""
-    if len(texts) == 1:
-        return [Candidate(texts[0], None, logprobs[0])], [0]
-    if ranking == "mbr":
-        scores = agreement(texts)
+    """Candidates, best first, and their order: by the ranker's similarity to the media, or without one by agreement.
+
+    One caption alone needs neither.
+    """
+    own = logprobs if logprobs is not None else [None] * len(captions)
+    if len(captions) == 1:
+        return [Candidate(captions[0], None, own[0])], [0]
+    if ranker is None:
+        scores = agreement(captions)
     else:
-        vectors = ranker.embed_text([ranker.prompt + t for t in texts])
+        vectors = ranker.embed_text([ranker.prompt + caption for caption in captions])
         scores = (vectors @ ranker.embed_media([media])[0]).tolist()
-    order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
-    return [Candidate(texts[i], scores[i], logprobs[i]) for i in order], order
+    order = sorted(range(len(captions)), key=lambda i: (-scores[i], i))
+    return [Candidate(captions[i], scores[i], own[i]) for i in order], order
 
 
 def agreement(texts: Sequence[str]) -> list[float]:
@@ -210,51 +191,10 @@ def agreement(texts: Sequence[str]) -> list[float]:
 def diversity(texts: Sequence[str]) -> dict[str, float]:
     """How varied a set of candidates is: the share of distinct captions, Dist-1, Dist-2, and how little they agree."""
     words = [text.split() for text in texts]
-    ones, twos = [w for some in words for w in some], [p for some in words for p in pairwise(some)]
+    ones, twos = [word for caption in words for word in caption], [pair for caption in words for pair in pairwise(caption)]
     return {
         "distinct": len({*texts}) / len(texts),
         "dist-1": len({*ones}) / max(1, len(ones)),
         "dist-2": len({*twos}) / max(1, len(twos)),
         "agreement": sum(agreement(texts)) / len(texts),
     }
-
-
-def finished(
-    spec: Spec,
-    players,
-    media: Media,
-    settings: Settings,
-    texts: Sequence[str],
-    logprobs: Sequence[float],
-    trace_of: Callable[[int], list[TokenTrace]],
-    clock: Clock,
-    share: int,
-    details_of: Callable[[int], dict[str, Any]] = lambda best: {},
-) -> Step:
-    """The last Step of one input: its candidates ranked, the best one's trace, and how it came about.
-
-    `share` inputs were decoded together: the clock's seconds are divided among them.
-    """
-    with clock.stage("rank"):
-        ranking = settings.get("ranking", RANKINGS[0])
-        asked = len(texts) > 1 and ranking == "ranker"
-        candidates, order = rank(players.ranker(media.kind) if asked else None, media, texts, logprobs, ranking)
-    with clock.stage("trace"):
-        trace, details = (trace_of(order[0]), details_of(order[0])) if settings.traced else ([], {})
-    if len(texts) > 1:
-        details = {**details, "diversity": diversity(texts)}
-    result = Result(
-        method=spec.id,
-        caption=candidates[0].caption,
-        candidates=candidates,
-        trace=trace,
-        settings=to_json(settings),
-        seed=settings["seed"],
-        profile=players.profile,
-        weights=noted(),
-        seconds={name: value / share for name, value in clock.seconds.items()},
-        calls=dict(clock.calls),
-        notes=[*media.notes, *players.notes],
-        details=details,
-    )
-    return Step(len(trace), len(trace), step_tokens(trace), trace, [c.caption for c in candidates[1:]], result)

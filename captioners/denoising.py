@@ -1,8 +1,9 @@
-"""The loop that the two diffusion methods share: rows of noisy captions, guided step by step, watched and traced.
+"""The loop that the two diffusion methods share: noisy captions, guided step by step, watched and traced.
 
-A `Process` owns what differs: the state, the model behind it, and how a state moves to the next time. Its model speaks in hidden vectors h;
-`Words` makes h into logits over the vocabulary, and because logits are linear in h, guided logits are the logits of guided vectors. So the
-vectors of every step are all that is kept, and distributions are made again only where a trace shows them.
+A `DiffusionProcess` owns what differs: the state, the model behind it, and how a state moves to the next time. Its model speaks in
+hidden vectors h; an `OutputLayer` makes h into logits over the vocabulary, and because logits are linear in h, guided logits are the
+logits of guided vectors. So the vectors of every step are all that is kept, and distributions are made again only where a trace
+shows them.
 """
 
 from __future__ import annotations
@@ -20,20 +21,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from captioners import guidance
-from captioners.decoding import Clock, TraceColumns, finished, forced_ids, generator
-from captioners.text import CaptionTokenizer
-from captioners.types import Media, Settings, Spec, Step, StepToken, TokenTrace
-
-DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
+from captioners.captioner import Captioner
+from captioners.contract import Tokenizer
+from captioners.decoding import SAMPLING_TEMPERATURE, TraceColumns, forced_ids, generator
+from captioners.run_record import RunRecord, current_run
+from captioners.types import Media, Modality, Settings, Step, StepToken, TokenTrace
 
 
 @dataclass
-class Row:
-    """One candidate of one input."""
+class NoisyCaption:
+    """One candidate caption of one input, all positions at once."""
 
-    item: int
-    candidate: int
-    kind: str
+    item: int  # which input it is of
+    kind: Modality
     weight: float  # of the full condition; the second branch has 1 − weight, so 1 is off
     temperature: float
     steps: int
@@ -44,22 +44,23 @@ class Row:
     logprob: float = 0.0  # of what was drawn, under the guided distributions
 
 
-def rows_of(
-    tokenizer: CaptionTokenizer, media: Sequence[Media], settings: Sequence[Settings], weights: Sequence[float], longest: int
-) -> list[Row]:
+def noisy_captions(
+    tokenizer: Tokenizer, media: Sequence[Media], settings: Sequence[Settings], weights: Sequence[float], longest: int
+) -> list[NoisyCaption]:
     """The candidates of every input, one behind the other; no caption has more than `longest` tokens."""
-    rows = []
+    captions = []
     for item, (m, s, weight) in enumerate(zip(media, settings, weights, strict=True)):
         most = min(s.get("max_tokens", longest), longest)
         forced = forced_ids(tokenizer, s, most)
         for candidate in range(s["num_candidates"]):
-            temperature = s["temperature"] or (DRAWN_AT if candidate else 0.0)
-            rows.append(Row(item, candidate, m.kind, weight, temperature, s["num_steps"], most, forced, generator(s["seed"], m, candidate)))
-    return rows
+            temperature = s["temperature"] or (SAMPLING_TEMPERATURE if candidate else 0.0)
+            source = generator(s["seed"], m, candidate)
+            captions.append(NoisyCaption(item, m.kind, weight, temperature, s["num_steps"], most, forced, source))
+    return captions
 
 
 @dataclass(frozen=True)
-class Words:
+class OutputLayer:
     """Hidden vectors → logits: h · e + bias for each word e."""
 
     table: Tensor  # (vocab, d)
@@ -74,13 +75,13 @@ class Words:
         return self.logits(hidden).log_softmax(-1)
 
 
-def drawn(logp: Tensor, chance: Tensor) -> Tensor:
+def sample_tokens(logp: Tensor, chance: Tensor) -> Tensor:
     """One draw per position: (m, vocab) → (m,). One number of chance (m,) decides each: a row's randomness is its own and little."""
     total = logp.softmax(-1).cumsum(-1)
     return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)
 
 
-def unlike_neighbours(words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
+def forbid_neighbours(words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
     """logp (m, vocab) of the positions at (r, n), with −inf on the words that stand beside them: words (r, n), −1 where none does."""
     logp = logp.clone()
     beside = F.pad(words, (1, 1), value=-1)
@@ -92,7 +93,7 @@ def unlike_neighbours(words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
 
 @dataclass
 class Canvas:
-    """What the captions of all rows look like after a step."""
+    """What all captions look like after a step."""
 
     tokens: Tensor  # (rows, n): the word at each position, where there is one
     covered: Tensor  # (rows, n) True where a position is still masked
@@ -100,10 +101,10 @@ class Canvas:
     decided: Tensor  # (rows, n): the step whose distribution the word was taken from
 
 
-class Process(ABC):
-    """One method's diffusion of all rows of a batch. Rows differ in number of steps: those that are done are not asked again."""
+class DiffusionProcess(ABC):
+    """One method's diffusion of all captions of a batch. They differ in number of steps: those that are done are not asked again."""
 
-    words: Words
+    output: OutputLayer
     canvas: Canvas
     calls: str = "denoiser"  # the model's name in Result.calls
 
@@ -115,7 +116,7 @@ class Process(ABC):
         """
 
     @abstractmethod
-    def again(self, row: int, steps: int) -> Tensor:
+    def replay_second_branch(self, row: int, steps: int) -> Tensor:
         """The second branch's hidden vectors (steps, n, d) over all states that this row had: one pass."""
 
     @abstractmethod
@@ -131,7 +132,7 @@ class Process(ABC):
 
 
 @dataclass
-class Moment:
+class DenoisingStep:
     """One step of all rows that took it."""
 
     rows: Tensor  # (r,)
@@ -145,142 +146,153 @@ class Moment:
 
 
 @dataclass
-class History:
+class DenoisingHistory:
     """Every step of a run."""
 
-    tokenizer: CaptionTokenizer
-    rows: list[Row]
-    process: Process
-    clock: Clock
-    moments: list[Moment] = field(default_factory=list)
+    tokenizer: Tokenizer
+    captions: list[NoisyCaption]
+    process: DiffusionProcess
+    record: RunRecord
+    steps: list[DenoisingStep] = field(default_factory=list)
 
     def add(self, rows: Tensor, second: Tensor, cond: Tensor, uncond: Tensor, guided: Tensor) -> None:
-        """One step, after the canvas was written."""
+        """Keep one step, after the canvas was written."""
         canvas = self.process.canvas
         shown = canvas.tokens.clone(), canvas.covered.clone(), canvas.settled.clone()
-        self.moments.append(Moment(rows, second, cond, uncond, guided, *shown))
+        self.steps.append(DenoisingStep(rows, second, cond, uncond, guided, *shown))
+
+    def rows_of(self, item: int) -> list[int]:
+        """The rows of one input's candidates."""
+        return [row for row, caption in enumerate(self.captions) if caption.item == item]
 
     def text(self, row: int) -> str:
         """The row's words, as far as there are any."""
-        ids, covered = (x[row, : self.rows[row].length].tolist() for x in (self.moments[-1].tokens, self.moments[-1].covered))
-        return self.tokenizer.decode([i for i, gone in zip(ids, covered, strict=True) if not gone])
+        last, length = self.steps[-1], self.captions[row].length
+        ids, covered = (x[row, :length].tolist() for x in (last.tokens, last.covered))
+        return self.tokenizer.decode([token for token, masked in zip(ids, covered, strict=True) if not masked])
 
     def step_tokens(self, row: int, k: int) -> list[StepToken]:
         """The row's caption after its k-th step."""
-        moment, n = self.moments[k], self.rows[row].length
-        logp = self.process.words.logp(moment.guided[moment.rows == row][0, :n])
-        return self.shown(row, k, logp.gather(-1, moment.tokens[row, :n, None])[:, 0])
+        step, n = self.steps[k], self.captions[row].length
+        logp = self.process.output.logp(step.guided[step.rows == row][0, :n])
+        return self.frame(row, k, logp.gather(-1, step.tokens[row, :n, None])[:, 0])
 
-    def shown(self, row: int, k: int, logp: Tensor) -> list[StepToken]:
+    def frame(self, row: int, k: int, logp: Tensor) -> list[StepToken]:
         """The same, where the words' guided log-probabilities (n,) are known."""
-        moment, n = self.moments[k], self.rows[row].length
-        columns = (x.tolist() for x in (moment.tokens[row, :n], moment.covered[row, :n], moment.settled[row, :n], logp))
-        last = k == self.rows[row].steps - 1
-        found = []
+        step, n = self.steps[k], self.captions[row].length
+        columns = (x.tolist() for x in (step.tokens[row, :n], step.covered[row, :n], step.settled[row, :n], logp))
+        last = k == self.captions[row].steps - 1
+        tokens = []
         for token, covered, settled, value in zip(*columns, strict=True):
             shown = StepToken(self.tokenizer.piece(token), "final" if settled or last else "draft", math.exp(value))
-            found.append(StepToken("", "masked", 0.0) if covered else shown)
-        return found
+            tokens.append(StepToken("", "masked", 0.0) if covered else shown)
+        return tokens
 
 
-class Story:
-    """How one row's caption came about: what both branches and the guided distribution said of its words at every step."""
+class DenoisingTrace:
+    """How one caption came about: what both branches and the guided distribution said of its words at every step."""
 
-    def __init__(self, history: History, row: int):
-        self.history, self.row = history, row
-        mine, canvas, moments = history.rows[row], history.process.canvas, history.moments[: history.rows[row].steps]
-        n, steps = mine.length, mine.steps
-        shown = torch.stack([m.tokens[row, :n] for m in moments])  # (steps, n): the words as they were then
+    def __init__(self, history: DenoisingHistory, row: int) -> None:
+        self.history, self.row, self.caption = history, row, history.captions[row]
+        canvas, kept = history.process.canvas, history.steps[: self.caption.steps]
+        n, steps = self.caption.length, self.caption.steps
+        shown = torch.stack([step.tokens[row, :n] for step in kept])  # (steps, n): the words as they were then
         self.tokens, decided = canvas.tokens[row, :n], canvas.decided[row, :n]
-        at = torch.arange(n, device=decided.device)
-        self.along, self.distributions = {}, {}  # (steps, n) of the last words, and (n, vocab) that they were taken from
-        for name, hidden in self._vectors(moments).items():
-            logp = history.process.words.logp(hidden)  # (steps, n, vocab)
+        positions = torch.arange(n, device=decided.device)
+        self.along: dict[str, Tensor] = {}  # (steps, n): log p of the last words at every step
+        self.distributions: dict[str, Tensor] = {}  # (n, vocab): what the last words were taken from
+        for name, hidden in self._vectors(kept).items():
+            logp = history.process.output.logp(hidden)  # (steps, n, vocab)
             self.along[name] = logp.gather(-1, self.tokens.expand(steps, n)[..., None])[..., 0]
-            self.distributions[name] = logp[decided, at]
-            if name == ("cond" if mine.weight == 1 else "guided"):
+            self.distributions[name] = logp[decided, positions]
+            if name == ("cond" if self.caption.weight == 1 else "guided"):
                 self.along["guided"], self.distributions["guided"] = self.along[name], self.distributions[name]
                 self.shown = logp.gather(-1, shown[..., None])[..., 0]  # (steps, n)
 
-    def _vectors(self, moments: list[Moment]) -> dict[str, Tensor]:
+    def _vectors(self, kept: list[DenoisingStep]) -> dict[str, Tensor]:
         """Hidden vectors (steps, n, d). Where guidance is off, one pass over the kept states gives the second branch's."""
-        mine, process = self.history.rows[self.row], self.history.process
-        cond = torch.stack([m.cond[m.rows == self.row][0, : mine.length] for m in moments])
-        if mine.weight == 1:
-            self.history.clock.call(process.calls)
-            return {"cond": cond, "uncond": process.again(self.row, mine.steps)[:, : mine.length]}
-        uncond = torch.stack([m.uncond[m.second == self.row][0, : mine.length] for m in moments])
-        return {"cond": cond, "uncond": uncond, "guided": guidance.cfg(cond, uncond, mine.weight)}
+        caption, process, n = self.caption, self.history.process, self.caption.length
+        cond = torch.stack([step.cond[step.rows == self.row][0, :n] for step in kept])
+        if caption.weight == 1:
+            self.history.record.call(process.calls)
+            return {"cond": cond, "uncond": process.replay_second_branch(self.row, caption.steps)[:, :n]}
+        uncond = torch.stack([step.uncond[step.second == self.row][0, :n] for step in kept])
+        return {"cond": cond, "uncond": uncond, "guided": guidance.cfg(cond, uncond, caption.weight)}
 
     def trace(self) -> list[TokenTrace]:
         """One entry per position, with the distributions that its word was taken from; inside, its log-probabilities along all steps."""
         columns, along = TraceColumns(self.history.tokenizer), {name: logp.T.tolist() for name, logp in self.along.items()}
         for position, token in enumerate(self.tokens):
             columns.add(token[None], {name: logp[position, None] for name, logp in self.distributions.items()})
-        found = []
+        entries = []
         for entry in columns.row(0, len(self.tokens)):
             values = zip(*(along[name][entry.position] for name in along), strict=True)
-            found.append(dataclasses.replace(entry, steps=[dict(zip(along, step, strict=True)) for step in values]))
-        return found
+            entries.append(dataclasses.replace(entry, steps=[dict(zip(along, step, strict=True)) for step in values]))
+        return entries
 
     def details(self) -> dict[str, Any]:
         """Its words step by step, and what the process tells."""
-        steps = [self.history.shown(self.row, k, logp) for k, logp in enumerate(self.shown)]
-        told = [{"step": k + 1, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in tokens]} for k, tokens in enumerate(steps)]
-        return {"denoising": told, **self.history.process.details(self.row)}
+        frames = [self.history.frame(self.row, k, logp) for k, logp in enumerate(self.shown)]
+        denoising = [
+            {"step": k, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in tokens]} for k, tokens in enumerate(frames, 1)
+        ]
+        return {"denoising": denoising, **self.history.process.details(self.row)}
 
 
-@torch.no_grad()
-def denoise(
-    spec: Spec, players, media: Sequence[Media], settings: Sequence[Settings], rows: list[Row], process: Process, clock: Clock, live: bool
-) -> Iterator[list[Step]]:
-    """One Step per input after every step of the diffusion if `live`, and at the end the ones that hold the Results."""
-    history = History(players.tokenizer, rows, process, clock)
-    device = process.canvas.tokens.device
-    weights = torch.tensor([r.weight for r in rows], device=device)
-    ends = torch.tensor([r.steps for r in rows], device=device)
-    for k in range(int(ends.max())):
-        with clock.stage("decode"):
-            active = (ends > k).nonzero()[:, 0]
-            second = active[weights[active] != 1]
-            cond, uncond = process.predict(active, k, second)
-            clock.call(process.calls)
-            guided = cond
-            if len(second):
-                pushed = weights[active] != 1
-                guided = cond.index_put((pushed,), guidance.cfg(cond[pushed], uncond, weights[second][:, None]))
-            process.advance(active, k, guided)
-            history.add(active, second, cond, uncond, guided)
-        if live:
-            yield [_step(history, item, k) for item in range(len(media))]
-    yield [_finish(spec, players, media[item], settings[item], item, history, clock, len(media)) for item in range(len(media))]
+class DenoisingCaptioner(Captioner):
+    """The base of the methods whose captions come out of noise: `decode` ends in `yield from self.denoise(…)`."""
 
+    @torch.no_grad()
+    def denoise(
+        self,
+        media: Sequence[Media],
+        settings: Sequence[Settings],
+        captions: list[NoisyCaption],
+        process: DiffusionProcess,
+        live: bool,
+    ) -> Iterator[list[Step]]:
+        """One Step per input after every step of the diffusion if `live`, and at the end the ones that hold the Results."""
+        record = current_run()
+        history = DenoisingHistory(self.models.tokenizer, captions, process, record)
+        device = process.canvas.tokens.device
+        weights = torch.tensor([c.weight for c in captions], device=device)
+        ends = torch.tensor([c.steps for c in captions], device=device)
+        for k in range(int(ends.max())):
+            with record.stage("decode"):
+                # what both branches believe, for the rows that still have steps to take and those of them that are guided
+                active = (ends > k).nonzero()[:, 0]
+                second = active[weights[active] != 1]
+                cond, uncond = process.predict(active, k, second)
+                record.call(process.calls)
+                # the guided belief, for the rows that are guided
+                guided = cond
+                if len(second):
+                    pushed = weights[active] != 1
+                    guided = cond.index_put((pushed,), guidance.cfg(cond[pushed], uncond, weights[second][:, None]))
+                # one step of the diffusion
+                process.advance(active, k, guided)
+                history.add(active, second, cond, uncond, guided)
+            if live:
+                yield [self._step(history, item, k) for item in range(len(media))]
+        yield [self._finish(history, item, media[item], settings[item]) for item in range(len(media))]
 
-def _mine(history: History, item: int) -> list[int]:
-    return [i for i, row in enumerate(history.rows) if row.item == item]
+    def _step(self, history: DenoisingHistory, item: int, k: int) -> Step:
+        first, *others = history.rows_of(item)
+        total = history.captions[first].steps
+        k = min(k, total - 1)
+        texts = [history.text(row) for row in others]
+        return Step(k + 1, total, history.step_tokens(first, k), others=texts, progress="denoising")
 
-
-def _step(history: History, item: int, k: int) -> Step:
-    first, *others = _mine(history, item)
-    total = history.rows[first].steps
-    k = min(k, total - 1)
-    return Step(k + 1, total, history.step_tokens(first, k), others=[history.text(i) for i in others])
-
-
-def _finish(spec: Spec, players, media: Media, settings: Settings, item: int, history: History, clock: Clock, share: int) -> Step:
-    mine = _mine(history, item)
-    story = cache(lambda best: Story(history, mine[best]))
-    step = finished(
-        spec,
-        players,
-        media,
-        settings,
-        [history.text(i) for i in mine],
-        [history.rows[i].logprob for i in mine],
-        lambda best: story(best).trace(),
-        clock,
-        share,
-        lambda best: story(best).details(),
-    )
-    total = history.rows[mine[0]].steps
-    return dataclasses.replace(step, position=total, total=total)
+    def _finish(self, history: DenoisingHistory, item: int, media: Media, settings: Settings) -> Step:
+        rows = history.rows_of(item)
+        trace = cache(lambda best: DenoisingTrace(history, rows[best]))
+        step = self.finish(
+            media,
+            settings,
+            [history.text(row) for row in rows],
+            logprobs=[history.captions[row].logprob for row in rows],
+            trace_of=lambda best: trace(best).trace(),
+            details_of=lambda best: trace(best).details(),
+        )
+        total = history.captions[rows[0]].steps
+        return dataclasses.replace(step, position=total, total=total, progress="denoising")

@@ -13,10 +13,12 @@ from threading import Lock
 import numpy as np
 
 from captioners import registry
+from captioners.captioner import Captioner
+from captioners.contract import FluencyJudge, Matcher, YesNoClassifier
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
 from captioners.metrics.text import count_words
-from captioners.profiles.base import AudibilityJudge, FluencyJudge, Judges, Matcher, Profile, ProfileError, load_profile
+from captioners.profiles.base import Judges, Profile, ProfileError, load_profile
 from captioners.types import CaptionLabError, Media, Modality, Result, Score, Settings, Spec, Step
 
 KINDS: dict[Modality, str] = {"image": "pictures", "audio": "sound"}
@@ -28,7 +30,7 @@ class Panel:
 
     matcher: Matcher | None
     fluency: FluencyJudge | None
-    audibility: AudibilityJudge | None  # for sound
+    audibility: YesNoClassifier | None  # for sound
     notes: tuple[str, ...]
 
 
@@ -72,7 +74,7 @@ class Lab:
         self, profile: str | Profile = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()
     ):
         self.profile = load_profile(profile, device, models, checkpoints) if isinstance(profile, str) else profile
-        self._methods: dict[str, registry.Captioner] = {}
+        self._methods: dict[str, Captioner] = {}
         self._panels: dict[Modality, Panel] = {}
         self._lock = Lock()
         self._media_vector = lru_cache(maxsize=32)(self._embed)
@@ -81,7 +83,7 @@ class Lab:
         """What there is to choose from."""
         return registry.available()
 
-    def method(self, name: str) -> registry.Captioner:
+    def method(self, name: str) -> Captioner:
         """The method of that id, on this lab's models."""
         if name not in self._methods:  # what is there is had without the lock, which a forked process would inherit as it was
             with self._lock:

@@ -21,6 +21,7 @@ import numpy as np
 
 Modality = Literal["image", "audio"]
 TokenState = Literal["masked", "draft", "final"]
+Progress = Literal["growing", "denoising"]
 
 
 class CaptionLabError(ValueError):
@@ -253,6 +254,15 @@ def _token(value: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """A method, told to a visitor of the page."""
+
+    works: str  # some five sentences
+    fails: str
+    citation: str  # BibTeX
+
+
+@dataclass(frozen=True)
 class Spec:
     """What a method declares about itself."""
 
@@ -263,8 +273,9 @@ class Spec:
     modalities: tuple[Modality, ...]
     controls: tuple[Control, ...]
     formula: str = ""
-    off: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what else turns its guidance off, beside γ = 1 and w = 0
+    unguided: Mapping[str, Any] = field(default_factory=dict, hash=False)  # the controls that guide → the values at which they do not
     branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
+    explanation: Explanation | None = None  # without one, the page shows the words at the top of the method's file
 
     def settings(self, forced: Mapping[int, str] = {}, **values: Any) -> Settings:
         """Checked settings: what is not given has this method's own default."""
@@ -274,6 +285,10 @@ class Spec:
         """The inverse of `to_json(settings)`."""
         values = dict(value)
         return Settings(self.controls, values, values.pop("forced", {}))
+
+    def without_guidance(self, settings: Settings) -> Settings:
+        """The same settings with all guidance off."""
+        return settings.replace(**self.unguided)
 
     def listens_to(self, name: str) -> bool:
         """Whether this method has a control of that name."""
@@ -355,7 +370,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Step:
-    """One moment of decoding; the same for a caption that grows and one that denoises. The last holds the Result."""
+    """One moment of decoding; the same for a caption that grows and one that is denoised. The last holds the Result."""
 
     position: int
     total: int
@@ -363,3 +378,11 @@ class Step:
     trace: list[TokenTrace] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # the other candidates' texts so far
     result: Result | None = None
+    progress: Progress = "growing"  # token by token, or all positions at once
+
+    @property
+    def finished(self) -> Result:
+        """The result, of a step that must hold one."""
+        if self.result is None:
+            raise ValueError(f"This is step {self.position} of {self.total}: only the last one holds a result.")
+        return self.result

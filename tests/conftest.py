@@ -12,9 +12,9 @@ import torch
 from PIL import Image, ImageDraw
 
 from captioners import registry
+from captioners.captioner import Captioner
 from captioners.media import load_media
 from captioners.profiles.base import Profile, load_profile
-from captioners.registry import Captioner
 from captioners.types import Media
 
 torch.set_num_threads(min(2, torch.get_num_threads()))

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from captioners import registry
+from captioners.captioner import Captioner
 from captioners.profiles.base import Calibration, Profile
 from captioners.profiles.store import MissingPart
-from captioners.registry import Captioner
 from captioners.types import Alternative, Candidate, Control, Result, Spec, Step, StepToken, TokenTrace, to_json
 
 WORDS = ("dog", "boat", "tree", "house", "bird", "car", "lamp", "hill")
@@ -38,7 +38,7 @@ class HashMatcher:
         return torch.stack([unit(m.hash) for m in media])
 
 
-def small_players(tokenizer, **models) -> SimpleNamespace:
+def small_models(tokenizer, **models) -> SimpleNamespace:
     """What a method is handed, with models of random weights."""
     common = {"tokenizer": tokenizer, "start_token": tokenizer.start, "ranker": lambda kind: HashMatcher()}
     return SimpleNamespace(device="cpu", profile="small", weights={}, notes=(), **common, **models)
@@ -98,6 +98,7 @@ class Echo(Captioner):
         "https://example.org/echo",
         ("image", "audio"),
         (Control("guidance_scale", "number", "Guidance", "How strong.", 1.0, 0, 5, 0.1, front=True), SEED),
+        unguided={"guidance_scale": 1.0},
     )
     batches: list[int] = []
 
@@ -152,6 +153,7 @@ class Denoiser(Captioner):
         ("image", "audio"),
         (SCALE, Control("num_candidates", "number", "Candidates", "How many.", 3, 1, 64, 1, front=True), STEPS, SEED),
         branches=("full", "masked"),
+        unguided={"guidance_scale": 1.0},
     )
     words = (" a", " grey", " cat", " in", " the", " grass")
 
@@ -167,15 +169,15 @@ class Denoiser(Captioner):
         for step in range(1, max(s["num_steps"] for s in settings)):
             yield (
                 [
-                    Step(step, s["num_steps"], self.frame(step, s["num_steps"], t), others=["another"])
+                    Step(step, s["num_steps"], self.frame(step, s["num_steps"], t), others=["another"], progress="denoising")
                     for s, t in zip(settings, texts, strict=True)
                 ]
                 if live
                 else []
             )
-        yield [self.finish(m, s, t) for m, s, t in zip(media, settings, texts, strict=True)]
+        yield [self.last_step(m, s, t) for m, s, t in zip(media, settings, texts, strict=True)]
 
-    def finish(self, media, settings, words) -> Step:
+    def last_step(self, media, settings, words) -> Step:
         steps = settings["num_steps"]
         frames = [self.frame(k, steps, words) for k in range(1, steps + 1)]
         along = [{"cond": -3.0 / k, "uncond": -4.0 / k, "guided": -2.0 / k} for k in range(1, steps + 1)]
@@ -189,7 +191,7 @@ class Denoiser(Captioner):
                 "diversity": {"distinct": 0.8},
             },
         )  # fmt: skip
-        return Step(steps, steps, [StepToken(w, "final", 0.9) for w in words], made.trace, ["another"], made)
+        return Step(steps, steps, [StepToken(w, "final", 0.9) for w in words], made.trace, ["another"], made, "denoising")
 
 
 class Mover(Captioner):
@@ -203,6 +205,7 @@ class Mover(Captioner):
         ("image", "audio"),
         (SCALE, STEPS, SEED),
         branches=("moved", "kept"),
+        unguided={"guidance_scale": 1.0},
     )
     words = (" a", " dog", " barks", "<eos>")
 

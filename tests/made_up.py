@@ -6,8 +6,24 @@ from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, NUM_CANDIDATES, SEED,
 from captioners.types import Alternative, Candidate, Result, Score, Spec, Step, StepToken, TokenTrace
 
 ALPHA = number("alpha", "Exponent", "Weight.", None, 0, 5, 0.1, optional=True)
-SPEC = Spec("one", "Method <One>", "An idea.", "https://example.org", ("image",), (GUIDANCE_SCALE, LM_WEIGHT, ALPHA, TEMPERATURE, SEED))
-OTHER = Spec("two", "Two", "Another.", "https://example.org", ("image",), (GUIDANCE_SCALE, NUM_CANDIDATES.but(default=8), SEED))
+SPEC = Spec(
+    "one",
+    "Method <One>",
+    "An idea.",
+    "https://example.org",
+    ("image",),
+    (GUIDANCE_SCALE, LM_WEIGHT, ALPHA, TEMPERATURE, SEED),
+    unguided={"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None},
+)
+OTHER = Spec(
+    "two",
+    "Two",
+    "Another.",
+    "https://example.org",
+    ("image",),
+    (GUIDANCE_SCALE, NUM_CANDIDATES.but(default=8), SEED),
+    unguided={"guidance_scale": 1.0},
+)
 
 
 def trace(position: int, token: str, cond: float, uncond: float) -> TokenTrace:

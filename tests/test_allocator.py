@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from captioners.registry import Captioner
+from captioners.captioner import Captioner
 from captioners.types import CaptionLabError, Spec
 
 PROGRAM = """

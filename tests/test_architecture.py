@@ -16,33 +16,46 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS: dict[str, set[str]] = {
     "types": set(),
     "text": set(),
-    "provenance": set(),
+    "run_record": set(),
+    "contract": {"types"},
     "sound_classes": set(),
     "resources": set(),
     "guidance": {"types"},
     "controls": {"types"},
     "media": {"resources", "types"},
     "nets": set(),
-    "continuations": {"text"},
-    "decoding": {"guidance", "provenance", "text", "types"},
-    "denoising": {"decoding", "guidance", "text", "types"},
+    "decoding": {"contract", "guidance", "text", "types"},
+    "captioner": {"allocator", "contract", "decoding", "run_record", "types"},
+    "denoising": {"captioner", "contract", "decoding", "guidance", "run_record", "types"},
     "allocator": set(),
-    "profiles": {"allocator", "nets", "provenance", "resources", "text", "types"},
-    "registry": {"allocator", "methods", "profiles", "provenance", "types"},  # it finds the methods and hands them a profile's players
-    "methods": {"continuations", "controls", "decoding", "denoising", "guidance", "nets", "registry", "text", "types"},
-    "metrics": {"sound_classes", "types"},
-    "lab": {"metrics", "profiles", "registry", "types"},
-    "evaluation": {"lab", "media", "metrics", "profiles", "registry", "resources", "sound_classes", "types"},
+    "profiles": {"allocator", "contract", "nets", "resources", "run_record", "text", "types"},
+    "registry": {"captioner", "profiles", "resources", "types"},  # it finds the methods and hands them a profile's models
+    "methods": {
+        "captioner",
+        "contract",
+        "controls",
+        "decoding",
+        "denoising",
+        "guidance",
+        "nets",
+        "registry",
+        "run_record",
+        "text",
+        "types",
+    },
+    "metrics": {"contract", "sound_classes", "types"},
+    "lab": {"captioner", "contract", "metrics", "profiles", "registry", "types"},
+    "evaluation": {"contract", "lab", "media", "metrics", "profiles", "registry", "resources", "sound_classes", "types"},
     "bench": {"allocator", "evaluation", "guidance", "nets", "profiles", "registry", "types"},
     "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types", "ui"},
     "training": {"allocator", "evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
-    "ui": {"allocator", "controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "resources", "types"},
-    "__init__": {"lab", "media", "registry", "types"},
+    "ui": {"allocator", "contract", "controls", "evaluation", "lab", "media", "metrics", "profiles", "registry", "resources", "types"},
+    "__init__": {"captioner", "lab", "media", "registry", "types"},
     "__main__": {"cli"},
 }
 FILE_MODULES = {"glob", "huggingface_hub", "os", "pathlib", "pickle", "safetensors", "shutil", "subprocess", "tempfile", "urllib"}
 FILE_CALLS = {"open", "from_pretrained", "from_file", "hf_hub_download", "read_bytes", "read_text", "safe_open", "snapshot_download"}
-PURE = ("types", "text", "provenance", "guidance", "controls", "nets", "continuations", "decoding", "denoising", "methods")
+PURE = ("types", "text", "run_record", "contract", "guidance", "controls", "nets", "decoding", "captioner", "denoising", "methods")
 
 
 def layer_of(path: Path) -> str:

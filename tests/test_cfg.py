@@ -26,7 +26,7 @@ def media(request):
 @pytest.fixture
 def decoder_calls(cfg, monkeypatch) -> list[tuple[int, int]]:
     """(rows, tokens) of every call of the decoder."""
-    decoder, calls = cfg.players.caption_decoder(), []
+    decoder, calls = cfg.models.caption_decoder(), []
     forward = decoder.forward
 
     def counting(ids, *rest):
@@ -56,7 +56,7 @@ def plain_greedy(players, media, max_tokens: int) -> list[int]:
 @torch.no_grad()
 def teacher_forced(cfg, media, result: Result) -> dict[str, torch.Tensor]:
     """Every distribution along a finished caption, (positions, vocab) each, recomputed in single passes."""
-    players, settings = cfg.players, result.settings
+    players, settings = cfg.models, result.settings
     tokenizer, decoder, lm = players.tokenizer, players.caption_decoder(), players.language_model()
     start, tokens = players.start_token(media.kind), tokens_of(result, players.tokenizer)
     ids = torch.tensor([[start, *tokens[:-1]]])
@@ -85,9 +85,9 @@ def teacher_forced(cfg, media, result: Result) -> dict[str, torch.Tensor]:
 
 def test_without_guidance_the_caption_is_the_plain_greedy_one(cfg, media):
     result = cfg.caption(media, cfg.spec.settings(guidance_scale=1, max_tokens=12))
-    expected = plain_greedy(cfg.players, media, 12)
-    assert tokens_of(result, cfg.players.tokenizer) == expected
-    assert result.caption == cfg.players.tokenizer.decode(expected)
+    expected = plain_greedy(cfg.models, media, 12)
+    assert tokens_of(result, cfg.models.tokenizer) == expected
+    assert result.caption == cfg.models.tokenizer.decode(expected)
 
 
 SETTINGS = [
@@ -106,7 +106,7 @@ def test_the_trace_is_what_the_distributions_say(cfg, media, values):
     """Without an LM `guided` is classifier-free guidance exactly; the greedy choice is its best token."""
     result = cfg.caption(media, cfg.spec.settings(max_tokens=6, **values))
     expected = teacher_forced(cfg, media, result)
-    chosen = tokens_of(result, cfg.players.tokenizer)
+    chosen = tokens_of(result, cfg.models.tokenizer)
     assert chosen == expected["guided"].argmax(-1).tolist()
     p, q = Categorical(logits=expected["cond"]), Categorical(logits=expected["uncond"])
     kl, entropy = kl_divergence(p, q), -(expected["guided"].exp() * expected["guided"]).nan_to_num(0).sum(-1)
@@ -130,7 +130,7 @@ def test_the_prompt_is_what_the_language_model_reads(cfg, picture):
 
 
 def test_a_prompt_too_long_for_the_language_model_loses_its_first_captions(cfg, picture, monkeypatch):
-    lm, seen = cfg.players.language_model(), []
+    lm, seen = cfg.models.language_model(), []
     forward = lm.forward
     monkeypatch.setattr(lm, "forward", lambda ids, past, mask: seen.append(mask.sum(1).max().item()) or forward(ids, past, mask))
     cfg.caption(picture, cfg.spec.settings(lm_weight=0.5, lm_prompt=" | ".join([PROMPT] * 20), no_repeat=1))
@@ -139,7 +139,7 @@ def test_a_prompt_too_long_for_the_language_model_loses_its_first_captions(cfg, 
 
 
 def test_a_prompt_cannot_hold_special_tokens(cfg):
-    tokenizer = cfg.players.tokenizer
+    tokenizer = cfg.models.tokenizer
     ids = tokenizer.encode("a <eos> dog <pad> <flickr8k>")
     assert not {*ids} & {*tokenizer.special_ids}
     assert tokenizer.decode(ids) == "a eos dog pad flickr8k"
@@ -209,7 +209,7 @@ def test_a_batch_of_different_rows_equals_single_runs(cfg, draw, play):
     settings = [cfg.spec.settings(**({"max_tokens": 9} | values)) for _, _, values in ROWS]
     together = cfg.caption_batch(media, settings)
     for item, values, result in zip(media, settings, together, strict=True):
-        cfg.players.encoder.known.clear()  # what was encoded in the batch is not to help
+        cfg.models.encoder.known.clear()  # what was encoded in the batch is not to help
         close(content(cfg.caption(item, values)), content(result))
 
 
@@ -260,12 +260,12 @@ def test_the_seed_does_nothing_when_the_best_word_is_taken(cfg, media):
 
 def test_candidates_are_ranked_by_the_ranker(cfg, media):
     result = cfg.caption(media, cfg.spec.settings(num_candidates=5, max_tokens=8))
-    ranker = cfg.players.ranker(media.kind)
+    ranker = cfg.models.ranker(media.kind)
     scores = (ranker.embed_text([c.caption for c in result.candidates]) @ ranker.embed_media([media])[0]).tolist()
     assert [c.score for c in result.candidates] == pytest.approx(scores, abs=1e-4)
     assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-6)  # the same words in another row differ by a last bit
     assert result.caption == result.candidates[0].caption
-    assert cfg.players.tokenizer.decode(tokens_of(result, cfg.players.tokenizer)) == result.caption
+    assert cfg.models.tokenizer.decode(tokens_of(result, cfg.models.tokenizer)) == result.caption
     assert result.candidates[0].logprob == pytest.approx(sum(entry.guided for entry in result.trace), abs=1e-3)
 
 
@@ -333,7 +333,7 @@ def test_no_special_token_is_ever_said_or_offered(cfg, media):
     result = cfg.caption(media, cfg.spec.settings(temperature=2, num_candidates=16, max_tokens=12))
     sound_result(result, cfg.spec.settings(temperature=2, num_candidates=16, max_tokens=12))
     for entry in result.trace:
-        offered = {a.token for a in entry.alternatives["guided"]} & {t for t in cfg.players.tokenizer.tokenizer.get_vocab() if t[0] == "<"}
+        offered = {a.token for a in entry.alternatives["guided"]} & {t for t in cfg.models.tokenizer.tokenizer.get_vocab() if t[0] == "<"}
         assert offered <= ({"<eos>"} if entry.position else set())
 
 
@@ -378,7 +378,7 @@ def test_every_candidate_begins_with_the_forced_words(cfg, picture):
 
 
 def test_a_word_of_several_pieces_takes_as_many_positions(cfg, picture):
-    pieces = [cfg.players.tokenizer.piece(t) for t in cfg.players.tokenizer.encode("xylophone")]
+    pieces = [cfg.models.tokenizer.piece(t) for t in cfg.models.tokenizer.encode("xylophone")]
     assert len(pieces) > 1
     result = cfg.caption(picture, cfg.spec.settings(max_tokens=8, forced={1: "xylophone"}))
     assert [entry.token for entry in result.trace[1 : 1 + len(pieces)]] == pieces

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from captioners import registry
-from captioners.decoding import Clock
-from captioners.methods.classifier import Goal, Reader, Row
+from captioners.methods.classifier import GuidanceLoss, SteeredCaption
+from captioners.methods.text_scorer import TextScorer
 from captioners.nets.context_cache import ContextCache
 from captioners.nets.language_model import CausalLM, CausalLMConfig
+from captioners.run_record import RunRecord
 
 SENTENCES = Path(__file__).parent / "data" / "audibility.tsv"
 
@@ -28,7 +29,7 @@ def quick(method, **values):
 
 def language_model_says(method, tokens: int) -> str:
     """Greedy decoding without a cache, written out."""
-    players = method.players
+    players = method.models
     t, lm, ids = players.tokenizer, players.language_model(), players.neutral_start()
     said = []
     for position in range(tokens):
@@ -81,7 +82,7 @@ def test_the_classifier_pulls_towards_what_it_likes(method, sound):
 
 
 def test_no_weight_changes(method, picture, sound):
-    players = method.players
+    players = method.models
     parts = [players.language_model()] + [p.net for kind in ("image", "audio") for p in (players.ranker(kind), players.classifier(kind))]
     before = [[p.clone() for p in part.parameters()] for part in parts]
     method.caption_batch([picture, sound], [quick(method, guidance_scale=5)] * 2)
@@ -146,7 +147,7 @@ def test_a_classifier_that_talks_nonsense_breaks_nothing(method, sound, monkeypa
         def probability(self, texts):
             return torch.full((len(texts),), answer)
 
-    monkeypatch.setattr(type(method.players), "classifier", lambda self, kind: Nonsense())
+    monkeypatch.setattr(type(method.models), "classifier", lambda self, kind: Nonsense())
     result = method.caption(sound, quick(method, max_tokens=2))
     assert result.caption
     assert all(math.isfinite(t.guided) and math.isfinite(t.cond) for t in result.trace)
@@ -166,7 +167,7 @@ def test_every_control_works_at_both_ends(method, picture, values):
 
 def test_the_shipped_classifier_tells_audible_from_silent(method):
     rows = [line.split("\t") for line in SENTENCES.read_text().splitlines()]
-    said = method.players.classifier("audio").probability([text for text, _ in rows]) > 0.5
+    said = method.models.classifier("audio").probability([text for text, _ in rows]) > 0.5
     right = [bool(s) == (label == "1") for s, (_, label) in zip(said.tolist(), rows, strict=True)]
     assert sum(right) / len(right) >= 0.85
 
@@ -177,11 +178,11 @@ def test_the_shipped_classifier_tells_audible_from_silent(method):
 def test_the_losses_are_the_papers(method, sound):
     """By hand, over two candidates: λ0 · CE(moved, untouched), −λ1 · log of the expected h_a, λ2 · CE(moved, target)."""
     settings = quick(method, fluency_weight=0.5, classifier_weight=2, relevance_weight=3)
-    row = Row(0, settings, 0.0, [], {}, torch.Generator())
+    row = SteeredCaption(0, settings, 0.0, [], {}, torch.Generator())
     untouched, moved = torch.tensor([[0.2, 0.3, 0.5]]).log(), torch.tensor([[0.6, 0.2, 0.2]]).log()
-    goal = Goal([row], Reader(method.players, [sound], {}, Clock()), untouched)
-    goal.tokens, goal.there = torch.tensor([[0, 1]]), torch.tensor([[True, True]])
-    goal.heard, goal.target = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.25, 0.75]])
+    goal = GuidanceLoss([row], TextScorer(method.models, [sound], {}, RunRecord()), untouched)
+    goal.tokens, goal.present = torch.tensor([[0, 1]]), torch.tensor([[True, True]])
+    goal.log_yes, goal.target = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.25, 0.75]])
     losses = {name: value.item() for name, value in goal.losses(moved).items()}
     assert losses["fluency"] == pytest.approx(-0.5 * (0.2 * math.log(0.6) + 0.3 * math.log(0.2) + 0.5 * math.log(0.2)), abs=1e-5)
     assert losses["classifier"] == pytest.approx(-2 * math.log(0.75 * 0.9 + 0.25 * 0.1), abs=1e-5)
@@ -189,12 +190,12 @@ def test_the_losses_are_the_papers(method, sound):
 
 
 def test_the_target_weighs_the_language_model_against_the_match(method, sound):
-    players, t = method.players, method.players.tokenizer
-    reader = Reader(players, [sound], {}, Clock())
-    row = Row(0, quick(method, top_k=16, route="faithful"), 0.0, t.encode("a"), {}, torch.Generator())
+    players, t = method.models, method.models.tokenizer
+    reader = TextScorer(players, [sound], {}, RunRecord())
+    row = SteeredCaption(0, quick(method, top_k=16, route="faithful"), 0.0, t.encode("a"), {}, torch.Generator())
     logp = players.language_model()(torch.tensor([[*players.neutral_start(), *row.prompt]]))[0][:, -1].log_softmax(-1)
-    goal = Goal([row], reader, logp)
-    goal.look(logp)
+    goal = GuidanceLoss([row], reader, logp)
+    goal.score_candidates(logp)
     texts = [t.decode([*row.prompt, token]) for token in logp[0].topk(16).indices.tolist()]
     ranker = players.ranker("audio")
     similar = ranker.embed_text([ranker.prompt + x for x in texts]) @ ranker.embed_media([sound])[0]

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from tiny_hub import CLIP, load_half, save_all, save_open_clip, tiny_clip
 
 from captioners import registry
-from captioners.continuations import Continuations
 from captioners.lab import Lab
+from captioners.methods.continuations import ContinuationScorer
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import library as hub_library
 from captioners.profiles.hub.codes import PictureCodes
@@ -17,6 +17,7 @@ from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import Undrawn, load_open_clip
 from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
 from captioners.profiles.hub.vocabularies import ClipVocabulary
+from captioners.run_record import RunRecord
 from captioners.text import EOS, UNFINISHED
 
 
@@ -113,9 +114,9 @@ def test_batch_stream_and_single_rows_of_coca_agree(coca, draw):
 def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, picture):
     """Greedy tokens of γ = 2, recomputed with open_clip's forward on the picture and on the token that stands for none."""
     result = coca.caption(picture, coca.spec.settings(max_tokens=5, guidance_scale=2))
-    (model, _), decoder, _ = coca.players._coca()
-    grid = coca.players.encode([picture])[0].grid[None]
-    ids = [coca.players.tokenizer.bos]
+    (model, _), decoder, _ = coca.models._coca()
+    grid = coca.models.encode([picture])[0].grid[None]
+    ids = [coca.models.tokenizer.bos]
     for entry in result.trace:
         text = torch.tensor([ids])
         cond, uncond = (
@@ -123,11 +124,11 @@ def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, pictur
             for embs in (grid, decoder.null.expand_as(grid))
         )
         guided = 2 * cond - uncond
-        guided[[0, coca.players.tokenizer.bos]] = -torch.inf
+        guided[[0, coca.models.tokenizer.bos]] = -torch.inf
         if len(ids) == 1:
-            guided[coca.players.tokenizer.eos] = -torch.inf
+            guided[coca.models.tokenizer.eos] = -torch.inf
         best = int(guided.argmax())
-        assert coca.players.tokenizer.token_id(entry.token) == best
+        assert coca.models.tokenizer.token_id(entry.token) == best
         assert entry.cond == pytest.approx(cond[best].item(), abs=1e-3)
         assert entry.uncond == pytest.approx(uncond[best].item(), abs=1e-3)
         ids.append(best)
@@ -145,14 +146,14 @@ def test_a_caption_can_be_forked_at_any_of_its_own_tokens(coca, picture):
 
 @pytest.fixture(scope="module")
 def clip_words(coca) -> ClipVocabulary:
-    return coca.players.tokenizer
+    return coca.models.tokenizer
 
 
-def continuations(coca, prompt="") -> Continuations:
-    return Continuations(coca.players, [0], [prompt], 1, 10, lambda: None)
+def continuations(coca, prompt="") -> ContinuationScorer:
+    return ContinuationScorer(coca.models, [0], [prompt], 1, 10, RunRecord())
 
 
-def scored(side: Continuations, ids: list[int], vocab: int) -> dict[int, float]:
+def scored(side: ContinuationScorer, ids: list[int], vocab: int) -> dict[int, float]:
     scores = torch.full((1, vocab), -math.inf)
     scores[0, ids] = 0.0
     lm = side.next(lambda: scores)["lm"][0]
@@ -164,7 +165,7 @@ def scored(side: Continuations, ids: list[int], vocab: int) -> dict[int, float]:
 @pytest.mark.parametrize("prompt", ["", "two men are playing football"])
 def test_where_both_vocabularies_agree_the_lm_has_its_own_word(coca, clip_words, prompt):
     """Words that are one token in both: the LM's distribution over them, before and after words it has read."""
-    lm, words = coca.players.language_model(), coca.players.lm_tokenizer
+    lm, words = coca.models.language_model(), coca.models.lm_tokenizer
     shared = [w for w in ("a", "dog", "the", "two", "men", "playing") if len(words.raw(f" {w}")) == 1]
     assert len(shared) >= 4
     side, read = continuations(coca, prompt), [words.bos, *([*words.encode(prompt), words.eos, words.newline] if prompt else [])]
@@ -181,7 +182,7 @@ def test_where_both_vocabularies_agree_the_lm_has_its_own_word(coca, clip_words,
 @torch.no_grad()
 def test_the_pieces_of_a_word_are_judged_together(coca, clip_words):
     """After an unfinished piece, candidates that finish the word are worth the whole word, whatever its pieces are."""
-    lm, words = coca.players.language_model(), coca.players.lm_tokenizer
+    lm, words = coca.models.language_model(), coca.models.lm_tokenizer
     first, endings = clip_words.token_id(f" st{UNFINISHED}"), [clip_words.token_id(e) for e in ("op", "ar", "ay")]
     side = continuations(coca)
     side.append(torch.tensor([first]))
@@ -197,7 +198,7 @@ def test_the_pieces_of_a_word_are_judged_together(coca, clip_words):
 
 @torch.no_grad()
 def test_an_unfinished_piece_counts_every_token_that_begins_with_it(coca, clip_words):
-    lm, words = coca.players.language_model(), coca.players.lm_tokenizer
+    lm, words = coca.models.language_model(), coca.models.lm_tokenizer
     piece, whole = clip_words.token_id(f" pla{UNFINISHED}"), clip_words.encode("dog")[0]
     side = continuations(coca)
     found = scored(side, [piece, whole], len(clip_words))
@@ -323,7 +324,7 @@ def test_a_folder_with_another_model_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "models.toml").write_text('captioner = "clip"\n')
     method = registry.load("cfg", load_profile("hub", "cpu", str(tmp_path / "models.toml")))
     with pytest.raises(ProfileError, match="cannot be used as captioner: it is no CoCa"):
-        method.players.caption_decoder()
+        method.models.caption_decoder()
 
 
 @pytest.mark.parametrize(
@@ -368,7 +369,7 @@ def test_the_embedded_profile_takes_no_models_file(tmp_path):
 
 @pytest.mark.parametrize("role", ["clip", "gpt2"])
 def test_pieces_join_to_the_caption_and_lead_back_to_their_tokens(role, coca):
-    words = coca.players.tokenizer if role == "clip" else coca.players.lm_tokenizer
+    words = coca.models.tokenizer if role == "clip" else coca.models.lm_tokenizer
     text = "a skateboarder plays with two dogs"
     ids = words.encode(text)
     pieces = [words.piece(i, before) for before, i in zip([None, *ids], ids, strict=False)]

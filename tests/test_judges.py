@@ -12,6 +12,7 @@ import torch
 from tiny_hub import save_all
 
 from captioners import registry
+from captioners.captioner import Captioner
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, Shelf
 from captioners.profiles.hub.judges import HubJudges
@@ -19,7 +20,6 @@ from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher
 from captioners.profiles.hub.texts import Gpt2Fluency
 from captioners.profiles.store import MissingPart
-from captioners.registry import Captioner
 
 METHODS = [spec.id for spec in registry.available()]
 

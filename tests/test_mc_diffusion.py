@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import small_players
+from fakes import small_models
 from same import close, content
 
 from captioners import guidance, registry
@@ -37,7 +37,7 @@ def method(embedded) -> MaskedConditionalDiffusion:
     def codes(media):
         return [torch.randint(net.codes[m.kind].num_embeddings - 1, (CELLS[m.kind],), generator=generator(0, m, 7)) for m in media]
 
-    return MaskedConditionalDiffusion(small_players(tokenizer, codes=codes, mask_denoiser=lambda: net))
+    return MaskedConditionalDiffusion(small_models(tokenizer, codes=codes, mask_denoiser=lambda: net))
 
 
 @pytest.fixture(params=["picture", "sound"])
@@ -54,7 +54,7 @@ def tokens_of(result, tokenizer) -> list[int]:
 
 def plain(method, media, rule: str, scale: float, rate: float, steps: int, seed: int = 0) -> tuple[list[int], list[dict]]:
     """One row, both branches in full at every step, guidance on log-probabilities as the paper has it: words, each step's columns."""
-    players, net = method.players, method.players.mask_denoiser()
+    players, net = method.models, method.models.mask_denoiser()
     specials = list(players.tokenizer.special_ids)
     (codes,) = players.codes([media])
     gone = masked_cells(media, method.spec.settings(guidance=rule, mask_rate=rate, seed=seed), len(codes))
@@ -99,8 +99,8 @@ def test_captions_and_traces_are_those_of_the_plain_loop(method, media, rule, sc
     settings = method.spec.settings(guidance=rule, guidance_scale=scale, mask_rate=0.4, num_steps=6, length="likeliest")
     result = method.caption(media, settings)
     words, history = plain(method, media, rule, scale, 0.4, 6)
-    assert tokens_of(result, method.players.tokenizer) == words
-    assert result.caption == method.players.tokenizer.decode(words)
+    assert tokens_of(result, method.models.tokenizer) == words
+    assert result.caption == method.models.tokenizer.decode(words)
     for entry, word in zip(result.trace, words, strict=True):
         assert len(entry.steps) == 6
         for step, columns in zip(entry.steps, history, strict=True):
@@ -218,7 +218,7 @@ def test_a_drawn_length_differs_and_the_likeliest_one_does_not(method, picture):
 
 
 def test_with_guidance_off_one_branch_is_decoded(method, picture, monkeypatch):
-    net = method.players.mask_denoiser()
+    net = method.models.mask_denoiser()
     vectors, rows = net.vectors, []
     monkeypatch.setattr(net, "vectors", lambda start, *rest: rows.append(len(start)) or vectors(start, *rest))
     method.caption_batch([picture] * 3, [method.spec.settings(guidance="cfg", guidance_scale=s, num_steps=5) for s in (1, 2, 1)])
@@ -240,7 +240,7 @@ def test_candidates_are_ranked_by_the_ranker(method, media):
 def test_no_mask_or_padding_is_left_whatever_the_number_of_steps(method, picture, order):
     counts = [(n, t) for n in (5, 6, 9, 17, 33) for t in (0, 2)] + [(99, 2), (100, 0)]
     settings = [method.spec.settings(num_steps=n, order=order, temperature=t, seed=n, max_tokens=14) for n, t in counts]
-    tokenizer = method.players.tokenizer
+    tokenizer = method.models.tokenizer
     for result, values in zip(method.caption_batch([picture] * len(settings), settings), settings, strict=True):
         ids = tokens_of(result, tokenizer)
         assert not {*ids} & {*tokenizer.special_ids}

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import HashMatcher, small_players
+from fakes import HashMatcher, small_models
 
 from captioners import guidance, registry
 from captioners.decoding import agreement, diversity, generator
-from captioners.methods.prefix_diffusion import SURE, PrefixDiffusion, _less_sure_twins
+from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion, _less_sure_twins
 from captioners.metrics.text import count_words
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
@@ -39,7 +39,7 @@ def method(embedded) -> PrefixDiffusion:
     def encode(media):
         return [SimpleNamespace(pooled=torch.randn(width[m.kind], generator=generator(0, m, 7))) for m in media]
 
-    return PrefixDiffusion(small_players(tokenizer, encode=encode, prefix_denoiser=lambda: net))
+    return PrefixDiffusion(small_models(tokenizer, encode=encode, prefix_denoiser=lambda: net))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def texts(result) -> Counter:
 @torch.no_grad()
 def plain_loop(method, media, values) -> str:
     """One candidate by hand: DDIM in closed form, two branches, no batch, no scheduler."""
-    players, model = method.players, method.players.prefix_denoiser()
+    players, model = method.models, method.models.prefix_denoiser()
     kinds, source = TokenKinds.of(players.tokenizer), generator(values["seed"], media, 0)
     torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
     tags, order = torch.tensor([players.start_token(media.kind)]), torch.tensor([0])
@@ -91,13 +91,13 @@ def plain_loop(method, media, values) -> str:
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("schedule", ["square", "truncated-linear"])  # of the latter's steps, half are blind
 def test_a_caption_is_what_the_plain_loop_says(method, media, scale, schedule, monkeypatch):
-    monkeypatch.setattr("captioners.methods.prefix_diffusion.SURE", 2.0)
+    monkeypatch.setattr("captioners.methods.prefix_diffusion.CERTAIN", 2.0)
     values = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule=schedule, num_steps=10, order="together")
     assert method.caption(media, values).caption == plain_loop(method, media, values)
 
 
 def test_noise_that_hides_a_word_is_not_shown(method):
-    net = method.players.prefix_denoiser()
+    net = method.models.prefix_denoiser()
     shown = net.legible(alpha_bars("truncated-linear").flip(0))  # from noise to word
     assert shown[0] == 0 and shown[-1] > 0.9 and (shown.diff() >= 0).all()
     prefix, x = net.prefix({}, torch.zeros(1), torch.tensor([0])), torch.randn(2, 1, 5, net.config.embed)
@@ -119,13 +119,13 @@ def test_a_row_that_is_sure_is_not_asked_again(method, picture, monkeypatch):
     calls, vectors = [], PrefixDenoiser.vectors
     monkeypatch.setattr(PrefixDenoiser, "vectors", lambda net, x, *rest: calls.append(len(x)) or vectors(net, x, *rest))
     asked = {}
-    for sure in (SURE, 2.0):
-        monkeypatch.setattr("captioners.methods.prefix_diffusion.SURE", sure)
+    for sure in (CERTAIN, 2.0):
+        monkeypatch.setattr("captioners.methods.prefix_diffusion.CERTAIN", sure)
         calls.clear()
         assert len(method.caption(picture, values).trace[0].steps) == 40  # every step is told of all the same
         asked[sure] = sum(calls)
     # two candidates, and the second look at the better one; at the first step nothing can be read, and one is asked for both
-    assert asked[SURE] < asked[2.0] == 3 * 40 - 1
+    assert asked[CERTAIN] < asked[2.0] == 3 * 40 - 1
 
 
 def test_a_batch_of_candidates_equals_as_many_runs(method, picture):
@@ -247,7 +247,7 @@ def test_every_control_is_tried():
 def test_controls_at_both_ends(method, picture, name, value):
     few = {"num_candidates": 1} if value == 1000 else {}
     result = method.caption(picture, settings(method, **few, **{name: value}))
-    special = [method.players.tokenizer.piece(i) for i in method.players.tokenizer.special_ids]
+    special = [method.models.tokenizer.piece(i) for i in method.models.tokenizer.special_ids]
     for candidate in result.candidates:
         assert candidate.caption and not any(token in candidate.caption for token in special)
     assert len(result.candidates) == result.settings["num_candidates"]
@@ -275,7 +275,7 @@ def test_forced_tokens_stay_where_they_are_put(method, media):
         for position, token in forced.items():
             assert result.trace[position].token == token
         for candidate in result.candidates:
-            ids = method.players.tokenizer.encode(candidate.caption)
+            ids = method.models.tokenizer.encode(candidate.caption)
             assert len(ids) > max(forced)
 
 

@@ -76,7 +76,7 @@ def test_an_unguided_caption_ends_by_itself_and_does_not_loop(cfg, path):
 
 def test_the_unconditional_branch_is_the_marginal_of_the_conditional_one(cfg):
     """p(first token) against p(first token | picture) averaged over our pictures; on the development split KL is in the metrics."""
-    players = cfg.players
+    players = cfg.models
     decoder = players.caption_decoder()
     grids = torch.stack([f.grid for f in players.encode([load_media(p) for p in PICTURES])])
     condition = decoder.condition({"image": grids}, torch.arange(len(grids)))

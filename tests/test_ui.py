@@ -10,11 +10,10 @@ import fakes
 from made_up import ALPHA, OTHER, SPEC, result
 
 from captioners import registry
-from captioners.controls import GUIDANCE_SCALE, SEED, unguided
+from captioners.controls import GUIDANCE_SCALE, SEED
 from captioners.ui import examples, knobs, share
 from captioners.ui.about import about_html
 from captioners.ui.batch import batch_csv
-from captioners.ui.stories import STORIES
 from captioners.ui.sweep import sweep_csv, sweep_json
 from captioners.ui.vote import judged, tally_html, unmasked
 
@@ -34,12 +33,12 @@ def test_a_method_keeps_its_default_until_the_shared_slider_is_moved():
 
 
 def test_unguided_turns_off_everything_that_guides():
-    off = unguided(SPEC, SPEC.settings(guidance_scale=3, lm_weight=0.5, alpha=2, temperature=0.5))
+    off = SPEC.without_guidance(SPEC.settings(guidance_scale=3, lm_weight=0.5, alpha=2, temperature=0.5))
     assert (off["guidance_scale"], off["lm_weight"], off["alpha"], off["temperature"]) == (1.0, 0.0, None, 0.5)
     assert knobs.presets([SPEC])["off"] == {"guidance_scale": 1.0, "lm_weight": 0.0}
-    best = dataclasses.replace(OTHER, off={"num_candidates": 1, "own": 0})  # a method may know more that must be off
+    best = dataclasses.replace(OTHER, unguided={"guidance_scale": 1.0, "num_candidates": 1})
     assert knobs.presets([SPEC, best])["off"] == {"guidance_scale": 1.0, "lm_weight": 0.0, "num_candidates": 1}
-    assert unguided(best, best.settings())["num_candidates"] == 1
+    assert best.without_guidance(best.settings())["num_candidates"] == 1
 
 
 def test_the_preset_off_is_off_whatever_a_method_was_set_to():
@@ -49,7 +48,7 @@ def test_the_preset_off_is_off_whatever_a_method_was_set_to():
         own = {c.name: c.choices[-1] if c.kind == "choice" else c.default for c in knobs.own_controls(spec)}  # mcs-printed among them
         values = {name: c.default for name, c in front.items()} | moved
         pressed = knobs.gather(spec, values, tuple(moved), own | knobs.own_preset(spec, "off"), 0)
-        assert pressed == unguided(spec, pressed)
+        assert pressed == spec.without_guidance(pressed)
     assert knobs.own_preset(SPEC, "strong") == knobs.own_preset(SPEC, "paper") == {}
 
 
@@ -131,11 +130,16 @@ def test_a_vote_is_unmasked_and_set_beside_the_judges():
 def test_about_tells_of_every_shipped_method_how_it_works_where_it_fails_and_what_to_cite():
     specs = registry.available()
     html = about_html(specs, "embedded")
-    assert set(STORIES) == {s.id for s in specs}
     for spec in specs:
-        story = STORIES[spec.id]
-        assert len(re.findall(r"[.:;](?: |$)", story.works)) >= 5
-        assert all(escape(words) in html for words in (spec.formula, story.works, story.fails, story.cite))
+        told = spec.explanation
+        assert len(re.findall(r"[.:;](?: |$)", told.works)) >= 5
+        assert all(escape(words) in html for words in (spec.formula, told.works, told.fails, told.citation))
+
+
+def test_what_turns_guidance_off_is_possible_for_every_method():
+    for spec in registry.available():
+        assert spec.unguided
+        assert spec.without_guidance(spec.settings()).items() >= spec.unguided.items()
 
 
 def test_about_speaks_of_every_method_in_its_own_words(monkeypatch):

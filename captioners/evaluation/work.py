@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from captioners import registry
+from captioners.contract import Matcher
 from captioners.evaluation.dataset import Item
 from captioners.lab import find_judges
 from captioners.media import load_media
 from captioners.metrics.matching import embed_media
 from captioners.metrics.word_classes import Gains, gains_by_class
-from captioners.profiles.base import Matcher, Profile
+from captioners.profiles.base import Profile
 from captioners.types import CaptionLabError, Media, Modality, Result, Settings
 
 

@@ -6,29 +6,42 @@ One decoder gives p(x|y) and, with its condition removed, p(x). At every token s
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from captioners import guidance
-from captioners.continuations import Continuations
+from captioners.captioner import Captioner
+from captioners.contract import CaptionerModels
 from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
-from captioners.decoding import Clock, TraceColumns, by_kind, choose, finished, forced_ids, generator, repeats, step_tokens
-from captioners.registry import Captioner, register
-from captioners.types import Media, Settings, Spec, Step
+from captioners.decoding import (
+    SAMPLING_TEMPERATURE,
+    TraceColumns,
+    choose_tokens,
+    forced_ids,
+    generator,
+    repeated_tokens,
+    stack_by_modality,
+    step_tokens,
+)
+from captioners.methods.language_guides import LanguageGuide, language_guide
+from captioners.nets.transformer import KeysValues
+from captioners.registry import register
+from captioners.run_record import RunRecord, current_run
+from captioners.types import Explanation, Media, Modality, Settings, Spec, Step
 
-CROWDED = 7 / 8  # of the batch: when this share or less still goes on, the others leave it
-DRAWN_AT = 0.7  # temperature of the further candidates when the first one is greedy
+COMPACT_AT = 7 / 8  # of the batch: when this share or less of its captions is unfinished, the finished ones leave it
 
 CONTROLS = (
     GUIDANCE_SCALE,
     LM_WEIGHT,
-    NUM_CANDIDATES.but(help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {DRAWN_AT}."),
+    NUM_CANDIDATES.but(
+        help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
+    ),
     number("alpha", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True),
     number(
         "beta", "Exponent β", "Weight of the unconditional log-probability, taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True
@@ -40,30 +53,49 @@ CONTROLS = (
     SEED,
 )
 
+EXPLANATION = Explanation(
+    "The captioner was trained with its input left out now and then, so it knows both how likely a word is for this input and how "
+    "likely it is in any caption. Before each word it is asked both ways, and the difference is exaggerated γ times. Words that would "
+    "fit every picture lose, words that only this one calls for win. A language model may be given a say as well, with weight w, to "
+    "pull the caption back to how people write. At γ = 1 and w = 0 nothing is left but the plain captioner.",
+    "Pushed too far it says the most telling word again and again, because nothing in the formula wants a sentence: CLIPScore hardly "
+    "falls while perplexity goes up many times over.",
+    """@inproceedings{kornblith2023guiding,
+  title     = {Guiding Image Captioning Models Toward More Specific Captions},
+  author    = {Kornblith, Simon and Li, Lala and Wang, Zirui and Nguyen, Thao},
+  booktitle = {ICCV},
+  year      = {2023},
+  note      = {arXiv:2307.16686}
+}""",
+)
+
 
 @dataclass
-class Row:
-    """One candidate of one input."""
+class SampledCaption:
+    """One candidate caption of one input, token by token."""
 
-    item: int
-    candidate: int
+    item: int  # which input it is of
+    settings: Settings
     alpha: float
     beta: float
-    lm_weight: float
     temperature: float
     forced: dict[int, int]
-    no_repeat: int
-    max_tokens: int
     source: torch.Generator
-    ids: list[int]
+    ids: list[int] = field(default_factory=list)
     logprob: float = 0.0
     done: bool = False
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that it may have."""
+        return int(self.settings["max_tokens"])
 
 
 @register
 class ClassifierFree(Captioner):
-    """The adapter."""
+    """Classifier-free guidance of a captioner, with or without a language model beside it."""
 
+    models: CaptionerModels
     spec = Spec(
         id="cfg",
         title="CFG + LM guidance",
@@ -72,141 +104,166 @@ class ClassifierFree(Captioner):
         modalities=("image", "audio"),
         controls=CONTROLS,
         formula="s = w·lm + γ·c − (γ − 1)·u",
+        unguided={"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None},
+        explanation=EXPLANATION,
     )
 
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        clock, trace, traced = Clock(), TraceColumns(self.players.tokenizer), any(s.traced for s in settings)
-        rows = [row for item, (m, s) in enumerate(zip(media, settings, strict=True)) for row in self._rows(item, m, s)]
-        with clock.stage("encode"):
-            grids = [f.grid for f in self.players.encode(media)]
-        with clock.stage("decode"):
-            branches = Branches(self.players, rows, grids, [m.kind for m in media], clock)
-            lm = language_side(self.players, rows, settings, media, clock)
-        first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
-        left = list(range(len(rows)))  # the rows in the batch: those that have ended leave it
-        for position in range(max(r.max_tokens for r in rows)):
-            with clock.stage("decode"):
-                here = [rows[i] for i in left]
+        record, trace, traced = current_run(), TraceColumns(self.models.tokenizer), any(s.traced for s in settings)
+        captions = [c for item, (m, s) in enumerate(zip(media, settings, strict=True)) for c in self._candidates(item, m, s)]
+        first = [next(i for i, c in enumerate(captions) if c.item == item) for item in range(len(media))]
+        # the input's features, once per input
+        with record.stage("encode"):
+            grids = [f.grid for f in self.models.encode(media)]
+        # both branches in one batch, and the language model behind its prompts
+        with record.stage("decode"):
+            branches = Branches(self.models, captions, grids, [m.kind for m in media], record)
+            guide = self._language_guide(captions, media, record)
+        rows = list(range(len(captions)))  # the captions in the batch: those that have ended may leave it
+        for position in range(max(c.max_tokens for c in captions)):
+            with record.stage("decode"):
+                batch = [captions[i] for i in rows]
+                # c, u and lm of the next token, and the guided distribution from them
                 distributions = branches.next()
-                distributions |= lm.next(partial(self._scores, here, distributions, position))
-                distributions["guided"] = guidance.normalise(self._scores(here, distributions, position))
-                tokens = self._choose(here, distributions["guided"].clone(), position)
+                distributions |= guide.next(partial(self._scores, batch, distributions, position))
+                distributions["guided"] = guidance.normalise(self._scores(batch, distributions, position))
+                # one token for every caption: the best one, a drawn one, or the one that is forced
+                tokens = self._choose(batch, distributions["guided"].clone(), position)
                 if traced:
-                    trace.add(tokens, distributions, left)
-                self._extend(here, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
-            going = [place for place, row in enumerate(here) if not row.done]
-            if not going:
+                    trace.add(tokens, distributions, rows)
+                self._extend(batch, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
+            # finished captions leave the batch once they are enough to be worth the copying
+            unfinished = [place for place, caption in enumerate(batch) if not caption.done]
+            if not unfinished:
                 break
-            if len(going) <= CROWDED * len(here):
-                branches.keep(going)
-                lm.keep(going)
-                left, tokens = [left[place] for place in going], tokens[going]
+            if len(unfinished) <= COMPACT_AT * len(batch):
+                branches.keep(unfinished)
+                guide.keep(unfinished)
+                rows, tokens = [rows[place] for place in unfinished], tokens[unfinished]
+            # the chosen tokens enter both caches
             branches.append(tokens)
-            lm.append(tokens)
-            yield [self._step(rows, row, trace) for row in first] if live else []
+            guide.append(tokens)
+            yield [self._step(captions, row, trace) for row in first] if live else []
+        # rows that decoded without a second branch get its column for their plot
         if traced:
-            with clock.stage("trace"):
-                branches.fill_unconditional(trace, [i for i, r in enumerate(rows) if r.beta == 0])
-        yield [self._finish(item, media[item], settings[item], rows, trace, clock, len(media)) for item in range(len(media))]
+            with record.stage("trace"):
+                branches.fill_unconditional(trace, [i for i, c in enumerate(captions) if c.beta == 0])
+        yield [self._finish(item, media[item], settings[item], captions, trace) for item in range(len(media))]
 
     # ------------------------------------------------------------------------------------------------- one caption
 
-    def _rows(self, item: int, media: Media, settings: Settings) -> list[Row]:
+    def _candidates(self, item: int, media: Media, settings: Settings) -> list[SampledCaption]:
+        """The candidates of one input: the first at the temperature that is set, the others drawn."""
         scale = settings["guidance_scale"]
         alpha = scale if settings["alpha"] is None else settings["alpha"]
         beta = scale - 1 if settings["beta"] is None else settings["beta"]
-        forced = forced_ids(self.players.tokenizer, settings, settings["max_tokens"])
-        rows = []
-        for candidate in range(settings["num_candidates"]):
-            temperature = settings["temperature"] or (DRAWN_AT if candidate else 0.0)
-            source = generator(settings["seed"], media, candidate)
-            rows.append(
-                Row(
-                    item,
-                    candidate,
-                    alpha,
-                    beta,
-                    settings["lm_weight"],
-                    temperature,
-                    forced,
-                    settings["no_repeat"],
-                    settings["max_tokens"],
-                    source,
-                    [],
-                )
+        forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
+        return [
+            SampledCaption(
+                item=item,
+                settings=settings,
+                alpha=alpha,
+                beta=beta,
+                temperature=settings["temperature"] or (SAMPLING_TEMPERATURE if candidate else 0.0),
+                forced=forced,
+                source=generator(settings["seed"], media, candidate),
             )
-        return rows
+            for candidate in range(settings["num_candidates"])
+        ]
 
-    def _scores(self, rows: list[Row], distributions: dict[str, Tensor], position: int) -> Tensor:
+    def _language_guide(self, captions: list[SampledCaption], media: Sequence[Media], record: RunRecord) -> LanguageGuide:
+        return language_guide(
+            self.models,
+            weights=[c.settings["lm_weight"] for c in captions],
+            kinds=[media[c.item].kind for c in captions],
+            prompts=[c.settings["lm_prompt"] for c in captions],
+            max_tokens=[c.max_tokens for c in captions],
+            record=record,
+        )
+
+    def _scores(self, captions: list[SampledCaption], distributions: dict[str, Tensor], position: int) -> Tensor:
         """(rows, vocab): the paper's formula, with −inf on what may not be said."""
         cond, uncond = distributions["cond"], distributions["uncond"]
-        w, alpha, beta = torch.tensor([[r.lm_weight, r.alpha, r.beta] for r in rows], device=cond.device).T
+        scales = [[c.settings["lm_weight"], c.alpha, c.beta] for c in captions]
+        weight, alpha, beta = torch.tensor(scales, device=cond.device).T
         if "lm" not in distributions:
-            w = torch.zeros_like(w)
-        scores = guidance.lm_guided(cond, uncond, distributions.get("lm", cond), alpha, beta, w)
-        tokenizer = self.players.tokenizer
+            weight = torch.zeros_like(weight)
+        scores = guidance.lm_guided(cond, uncond, distributions.get("lm", cond), alpha, beta, weight)
+        tokenizer = self.models.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf  # at least one word
-        for i, row in enumerate(rows):
-            scores[i, repeats(row.ids, row.no_repeat)] = -math.inf
+        for i, caption in enumerate(captions):
+            scores[i, repeated_tokens(caption.ids, caption.settings["no_repeat"])] = -math.inf
         return scores
 
-    def _choose(self, rows: list[Row], guided: Tensor, position: int) -> Tensor:
-        tokens = choose(guided, [r.temperature for r in rows], [r.source for r in rows])
-        for i, row in enumerate(rows):
-            if row.done:
-                tokens[i] = self.players.tokenizer.pad
-            elif position in row.forced:
-                tokens[i] = row.forced[position]
+    def _choose(self, captions: list[SampledCaption], guided: Tensor, position: int) -> Tensor:
+        tokens = choose_tokens(guided, [c.temperature for c in captions], [c.source for c in captions])
+        for i, caption in enumerate(captions):
+            if caption.done:
+                tokens[i] = self.models.tokenizer.pad
+            elif position in caption.forced:
+                tokens[i] = caption.forced[position]
         return tokens
 
-    def _extend(self, rows: list[Row], tokens: list[int], logprobs: list[float]) -> None:
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            if not row.done:
-                row.logprob += logprob
-                row.ids.append(token)
-                row.done = token == self.players.tokenizer.eos or len(row.ids) == row.max_tokens
+    def _extend(self, captions: list[SampledCaption], tokens: list[int], logprobs: list[float]) -> None:
+        for caption, token, logprob in zip(captions, tokens, logprobs, strict=True):
+            if not caption.done:
+                caption.logprob += logprob
+                caption.ids.append(token)
+                caption.done = token == self.models.tokenizer.eos or len(caption.ids) == caption.max_tokens
 
-    def _text(self, row: Row) -> str:
-        return self.players.tokenizer.decode(row.ids)
+    def _text(self, caption: SampledCaption) -> str:
+        return self.models.tokenizer.decode(caption.ids)
 
     # ---------------------------------------------------------------------------------------------- steps, results
 
-    def _step(self, rows: list[Row], index: int, trace: TraceColumns) -> Step:
-        row = rows[index]
-        entries = trace.row(index, len(row.ids))
-        others = [self._text(r) for r in rows if r.item == row.item and r is not row]
-        return Step(len(row.ids), row.max_tokens, step_tokens(entries), entries, others)
+    def _step(self, captions: list[SampledCaption], index: int, trace: TraceColumns) -> Step:
+        caption = captions[index]
+        entries = trace.row(index, len(caption.ids))
+        others = [self._text(c) for c in captions if c.item == caption.item and c is not caption]
+        return Step(len(caption.ids), caption.max_tokens, step_tokens(entries), entries, others)
 
-    def _finish(self, item: int, media: Media, settings: Settings, rows: list[Row], trace: TraceColumns, clock: Clock, share: int) -> Step:
-        mine = [i for i, r in enumerate(rows) if r.item == item]
-        texts, logprobs = [self._text(rows[i]) for i in mine], [rows[i].logprob for i in mine]
-        return finished(
-            self.spec, self.players, media, settings, texts, logprobs, lambda k: trace.row(mine[k], len(rows[mine[k]].ids)), clock, share
+    def _finish(self, item: int, media: Media, settings: Settings, captions: list[SampledCaption], trace: TraceColumns) -> Step:
+        own = [i for i, c in enumerate(captions) if c.item == item]
+        return self.finish(
+            media,
+            settings,
+            [self._text(captions[i]) for i in own],
+            logprobs=[captions[i].logprob for i in own],
+            trace_of=lambda best: trace.row(own[best], len(captions[own[best]].ids)),
         )
 
 
 class Branches:
     """Conditional rows, and unconditional ones for those that need them, in one batch with one cache."""
 
-    def __init__(self, players, rows: list[Row], grids: list[Tensor], kinds: list[str], clock: Clock):
-        self.decoder, self.clock, self.count = players.caption_decoder(), clock, len(rows)
+    def __init__(
+        self,
+        models: CaptionerModels,
+        captions: list[SampledCaption],
+        grids: list[Tensor],
+        kinds: list[Modality],
+        record: RunRecord,
+    ) -> None:
+        self.decoder, self.record, self.count = models.caption_decoder(), record, len(captions)
         self.device = grids[0].device
-        self.second = torch.tensor([i for i, r in enumerate(rows) if r.beta != 0], dtype=torch.long, device=self.device)
-        order, stacked = by_kind(grids, kinds)
+        # the rows that have a second, unconditional branch
+        self.second = torch.tensor([i for i, c in enumerate(captions) if c.beta != 0], dtype=torch.long, device=self.device)
+        order, stacked = stack_by_modality(grids, kinds)
         condition = self.decoder.condition(stacked, order.to(self.device))
-        items = torch.tensor([r.item for r in rows], device=self.device)
+        items = torch.tensor([c.item for c in captions], device=self.device)
         self.all = condition[items]
         self.condition = self.all.joined(condition[items[self.second]].removed())
-        start = torch.tensor([players.start_token(kind) for kind in kinds], device=self.device)
+        start = torch.tensor([models.start_token(kind) for kind in kinds], device=self.device)
         self.start = start[items]
-        self.ids, self.past = torch.cat([self.start, self.start[self.second]])[:, None], None
+        self.ids = torch.cat([self.start, self.start[self.second]])[:, None]
+        self.past: list[KeysValues] | None = None
 
     def next(self) -> dict[str, Tensor]:
         """log p(next|y) and log p(next), each (rows, vocab); NaN where the second branch is not run."""
         with torch.inference_mode():  # nobody asks for gradients here, and many small operations have less to remember
             logits, self.past = self.decoder(self.ids, self.condition, self.past)
-        self.clock.call("decoder")
+        self.record.call("decoder")
         logp = logits[:, -1].log_softmax(-1)
         uncond = torch.full_like(logp[: self.count], math.nan)
         uncond[self.second] = logp[self.count :]
@@ -218,12 +275,12 @@ class Branches:
 
     def keep(self, places: list[int]) -> None:
         """Only the rows at these places go on, in both branches."""
-        moved = {place: i for i, place in enumerate(places)}
-        second = [(self.count + i, moved[place]) for i, place in enumerate(self.second.tolist()) if place in moved]
-        index = torch.tensor(places + [i for i, _ in second], device=self.device)
-        self.past = [(k[index], v[index]) for k, v in self.past]
-        self.condition = self.condition[index]
-        self.second = torch.tensor([i for _, i in second], dtype=torch.long, device=self.device)
+        new_place = {place: i for i, place in enumerate(places)}
+        second = [(self.count + i, new_place[row]) for i, row in enumerate(self.second.tolist()) if row in new_place]
+        source = torch.tensor(places + [i for i, _ in second], device=self.device)
+        self.past = [(k[source], v[source]) for k, v in self.past or []]
+        self.condition = self.condition[source]
+        self.second = torch.tensor([row for _, row in second], dtype=torch.long, device=self.device)
         self.count = len(places)
 
     def fill_unconditional(self, trace: TraceColumns, rows: list[int]) -> None:
@@ -233,80 +290,5 @@ class Branches:
         index = torch.tensor(rows, device=self.device)
         ids = torch.cat([self.start[index, None], trace.tokens(rows)[:, :-1]], 1)
         logp = self.decoder(ids, self.all[index].removed())[0].log_softmax(-1)
-        self.clock.call("decoder")
+        self.record.call("decoder")
         trace.fill("uncond", rows, logp)
-
-
-class NoLM:
-    """Nobody asks the language model."""
-
-    def next(self, scores: Callable[[], Tensor]) -> dict[str, Tensor]:
-        """Nothing to add."""
-        return {}
-
-    def append(self, tokens: Tensor) -> None:
-        """Nothing to remember."""
-
-    def keep(self, places: list[int]) -> None:
-        """Nothing to let go."""
-
-
-def language_side(players, rows: list[Row], settings: Sequence[Settings], media: Sequence[Media], clock: Clock):
-    """What the language model has to say, however its vocabulary relates to the captioner's.
-
-    `next(scores)` gives {"lm": log p (rows, vocab)}; `scores` makes the guided scores without it, for whoever asks about candidates only.
-    """
-    asking = [i for i, r in enumerate(rows) if r.lm_weight > 0]
-    if not asking:
-        return NoLM()
-    if players.lm_tokenizer is players.tokenizer:
-        return PromptedLM(players, rows, settings, media, clock)
-    prompts = [settings[rows[i].item]["lm_prompt"] for i in asking]
-    return Continuations(players, asking, prompts, len(rows), max(r.max_tokens for r in rows), partial(clock.call, "language model"))
-
-
-class PromptedLM:
-    """The language model's rows, each behind its own prompt, for those rows whose weight is not zero."""
-
-    def __init__(self, players, rows: list[Row], settings: Sequence[Settings], media: Sequence[Media], clock: Clock):
-        self.clock, self.count = clock, len(rows)
-        self.device = players.device
-        self.index = torch.tensor([i for i, r in enumerate(rows) if r.lm_weight > 0], dtype=torch.long, device=self.device)
-        self.lm, tokenizer = players.language_model(), players.tokenizer
-        prompts = []
-        for i in self.index.tolist():
-            start = players.start_token(media[rows[i].item].kind)
-            captions = [[start, *tokenizer.encode(c), tokenizer.eos] for c in settings[rows[i].item]["lm_prompt"].split("|") if c.strip()]
-            while sum(map(len, captions)) + 1 + rows[i].max_tokens > self.lm.config.context:  # the first ones do not fit
-                captions = captions[1:]
-            prompts.append([*itertools.chain(*captions), start])
-        longest = max(map(len, prompts))
-        self.ids = torch.tensor([[tokenizer.pad] * (longest - len(p)) + p for p in prompts], device=self.device)
-        self.mask = torch.tensor([[False] * (longest - len(p)) + [True] * len(p) for p in prompts], device=self.device)
-        self.past = None
-
-    def next(self, scores: Callable[[], Tensor]) -> dict[str, Tensor]:
-        """log p under the language model (rows, vocab), NaN for rows that do not ask it; nothing if none does any more."""
-        if not len(self.index):
-            return {}
-        logits, self.past = self.lm(self.ids, self.past, self.mask)
-        self.clock.call("language model")
-        out = logits.new_full((self.count, logits.shape[-1]), math.nan)
-        out[self.index] = logits[:, -1].log_softmax(-1)
-        return {"lm": out}
-
-    def keep(self, places: list[int]) -> None:
-        """Only the rows at these places go on."""
-        moved = {place: i for i, place in enumerate(places)}
-        mine = [(i, moved[place]) for i, place in enumerate(self.index.tolist()) if place in moved]
-        self.index = torch.tensor([i for _, i in mine], dtype=torch.long, device=self.device)
-        self.count = len(places)
-        if mine:
-            some = torch.tensor([i for i, _ in mine], device=self.device)
-            self.past, self.mask = [(k[some], v[some]) for k, v in self.past], self.mask[some]
-
-    def append(self, tokens: Tensor) -> None:
-        """Take the chosen tokens (rows,)."""
-        if len(self.index):
-            self.ids = tokens[self.index, None]
-            self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], 1)

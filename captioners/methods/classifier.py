@@ -9,7 +9,7 @@ being a matcher's, between the input and the caption with that token. ZeroCap's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,26 +17,38 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from captioners import guidance
+from captioners.captioner import Captioner
+from captioners.contract import SteeredModels
 from captioners.controls import GUIDANCE_SCALE, MAX_TOKENS, NUM_CANDIDATES, SEED, choice, number, text
-from captioners.decoding import Clock, TraceColumns, choose, finished, forced_ids, generator, repeats, step_tokens
+from captioners.decoding import (
+    SAMPLING_TEMPERATURE,
+    TraceColumns,
+    choose_tokens,
+    forced_ids,
+    generator,
+    repeated_tokens,
+    step_tokens,
+)
+from captioners.methods.text_scorer import TextScorer
 from captioners.nets.context_cache import ContextCache
-from captioners.registry import Captioner, register
-from captioners.types import Media, Settings, Spec, Step, TokenTrace
+from captioners.registry import register
+from captioners.run_record import RunRecord, current_run
+from captioners.types import Explanation, Media, Modality, Settings, Spec, Step, TokenTrace
 
-STEP = 0.3  # ZeroCap's step size, at guidance scale 2
+STEP_SIZE = 0.3  # ZeroCap's, at guidance scale 2
 FUSION = 0.99  # share of the moved distribution in the geometric mean with the untouched one
-# ZeroCap's temperature suits CLIP, on whose scale random and human captions lie 0.16 apart; for another matcher it is as large a share
-TEMPERATURE, SHARE = 0.01, 1 / 16
-LIKELY, FITTING = 24, 40  # the fast route reads so many of the likeliest tokens, and so many that match the input as single words
-PLAUSIBLE = math.log(1e-4)  # and none that is less likely than this, against the likeliest one
-EASY = 0.95  # the fast route does not move a token that the language model is this sure of
-SETTLED = 0.01  # the fast route stops when a step changes the loss by less than this share
+# the fast route reads so many of the likeliest tokens, so many more that match the input as single words, and none that is
+# this much less likely than the likeliest one
+LIKELIEST, BEST_MATCHING, LEAST_LOGP = 24, 40, math.log(1e-4)
+CONFIDENT = 0.95  # the fast route does not move a token that the language model is this sure of
+CONVERGED = 0.01  # the fast route stops when a step changes the loss by less than this share
 NO_REPEAT = 2  # a guided caption says no pair of tokens twice
-DRAWN_AT = 0.7  # temperature of the further candidates
 
 CONTROLS = (
     GUIDANCE_SCALE.but(low=1, help="How far the context is moved at each gradient step, 0.3·(γ − 1); 1 is off."),
-    NUM_CANDIDATES.but(help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {DRAWN_AT}."),
+    NUM_CANDIDATES.but(
+        help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
+    ),
     number("classifier_weight", "Classifier weight λ1", "How much being audible (or visible) counts; 0 is off.", 0.6, 0, 2, 0.1),
     number("fluency_weight", "Fluency weight λ0", "How much staying near the language model counts.", 0.2, 0, 2, 0.1),
     number("relevance_weight", "Relevance weight λ2", "How much matching the input counts; 0 is off.", 0.4, 0, 4, 0.1),
@@ -54,11 +66,27 @@ CONTROLS = (
 )
 
 
-@dataclass
-class Row:
-    """One candidate of one input."""
+EXPLANATION = Explanation(
+    "A language model that has never seen or heard anything writes the caption. Before each word its memory of the words so far is "
+    "moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is said can be heard, or seen; "
+    "one asks a matcher whether it fits the input; one keeps the words likely. The word is then taken from the moved model. No part "
+    "but the matcher was trained on inputs with their captions.",
+    "It knows the input only by the matcher's word on half-finished sentences: an early wrong word is never taken back, and the "
+    "sentence is talked round to it. It is the slowest of the four.",
+    """@article{shaulov2025classifier,
+  title   = {Classifier-Guided Captioning Across Modalities},
+  author  = {Shaulov, Ariel and Shaharabany, Tal and Shaar, Eitan and Chechik, Gal and Wolf, Lior},
+  journal = {arXiv:2501.03183},
+  year    = {2025}
+}""",
+)
 
-    item: int
+
+@dataclass
+class SteeredCaption:
+    """One candidate caption of one input, written by the language model while its cache is moved."""
+
+    item: int  # which input it is of
     settings: Settings
     temperature: float
     prompt: list[int]
@@ -72,19 +100,21 @@ class Row:
 
     @property
     def fast(self) -> bool:
-        return self.settings["route"] == "fast"
+        """Whether the fast route was chosen."""
+        return bool(self.settings["route"] == "fast")
 
     @property
     def moves(self) -> bool:
-        """Whether anything pulls at this row."""
+        """Whether its cache is to be moved at all."""
         s = self.settings
-        return not self.done and s["guidance_scale"] > 1 and (s["classifier_weight"] > 0 or s["relevance_weight"] > 0)
+        return bool(not self.done and s["guidance_scale"] > 1 and (s["classifier_weight"] > 0 or s["relevance_weight"] > 0))
 
 
 @register
 class ClassifierGuided(Captioner):
-    """The adapter."""
+    """A frozen language model whose cache is moved until what it says fits the input."""
 
+    models: SteeredModels
     spec = Spec(
         id="classifier",
         title="Classifier-guided",
@@ -94,11 +124,19 @@ class ClassifierGuided(Captioner):
         controls=CONTROLS,
         formula="C ← C − η ∇(λ0·CE + λ1·(−log h) + λ2·relevance)",
         branches=("moved", "untouched"),
+        unguided={"guidance_scale": 1.0},
+        explanation=EXPLANATION,
     )
 
-    def __init__(self, players):
-        super().__init__(players)
-        self.words: dict[str, Tensor] = {}  # kind → every token as a single word in the ranker's space (vocab, d), NaN until it is needed
+    @classmethod
+    def passes(cls, settings: Settings) -> int:
+        """Gradient steps before every token, and the token."""
+        return int(settings["max_tokens"] * (1 + settings["num_steps"]))
+
+    def __init__(self, models: SteeredModels) -> None:
+        super().__init__(models)
+        # modality → every token as a single word in the ranker's space (vocab, d), NaN until it is needed
+        self.word_vectors: dict[Modality, Tensor] = {}
 
     @classmethod
     def passes(cls, settings: Settings) -> int:
@@ -107,235 +145,198 @@ class ClassifierGuided(Captioner):
 
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        clock, trace, tokenizer = Clock(), TraceColumns(self.players.tokenizer), self.players.tokenizer
-        rows = [row for item, (m, s) in enumerate(zip(media, settings, strict=True)) for row in self._rows(item, m, s)]
-        first = [next(i for i, r in enumerate(rows) if r.item == item) for item in range(len(media))]
-        with clock.stage("encode"):
-            reader = Reader(self.players, media, self.words, clock)
-        with clock.stage("decode"):
-            start = self.players.neutral_start()
-            context = ContextCache(self.players.language_model(), [[*start, *r.prompt] for r in rows], tokenizer.pad, self.players.device)
-        for position in range(max(r.settings["max_tokens"] for r in rows)):
-            with clock.stage("decode"):
-                clock.call("language model")
-                untouched = self._allowed(rows, context.scores(), position)
-                moved = self._move(rows, reader, context, untouched, clock)
+        record, tokenizer = current_run(), self.models.tokenizer
+        trace = TraceColumns(tokenizer)
+        captions = [c for item, (m, s) in enumerate(zip(media, settings, strict=True)) for c in self._candidates(item, m, s)]
+        first = [next(i for i, c in enumerate(captions) if c.item == item) for item in range(len(media))]
+        # the inputs in the ranker's space
+        with record.stage("encode"):
+            scorer = TextScorer(self.models, media, self.word_vectors, record)
+        # the language model reads what stands before every caption
+        with record.stage("decode"):
+            start = self.models.neutral_start()
+            starts = [[*start, *c.prompt] for c in captions]
+            context = ContextCache(self.models.language_model(), starts, tokenizer.pad, self.models.device)
+        for position in range(max(c.settings["max_tokens"] for c in captions)):
+            with record.stage("decode"):
+                # the next token under the untouched cache, and under the one that was moved by gradient descent
+                record.call("language model")
+                untouched = self._allowed(captions, context.scores(), position)
+                moved = self._move(captions, scorer, context, untouched, record)
+                # their geometric mean, and a token from it: the best one, a drawn one, or the one that is forced
                 guided = guidance.normalise(guidance.mix((FUSION, moved), (1 - FUSION, untouched)))
-                tokens = choose(guided.clone(), [r.temperature for r in rows], [r.source for r in rows])
-                for i, row in enumerate(rows):
-                    tokens[i] = tokenizer.pad if row.done else row.forced.get(position, tokens[i])
+                tokens = choose_tokens(guided.clone(), [c.temperature for c in captions], [c.source for c in captions])
+                for i, caption in enumerate(captions):
+                    tokens[i] = tokenizer.pad if caption.done else caption.forced.get(position, int(tokens[i]))
                 trace.add(tokens, {"cond": moved, "uncond": untouched, "guided": guided})
-                self._extend(rows, tokens.tolist(), trace.columns[-1]["guided"].tolist(), reader)
-            if all(r.done for r in rows):
+                self._extend(captions, tokens.tolist(), trace.columns[-1]["guided"].tolist(), scorer)
+            if all(c.done for c in captions):
                 break
+            # the chosen token enters the untouched cache: what was moved is forgotten
             context.append(tokens)
-            yield [self._step(rows, row, trace) for row in first] if live else []
-        yield [self._finish(item, media[item], settings[item], rows, trace, clock, len(media)) for item in range(len(media))]
+            yield [self._step(captions, row, trace) for row in first] if live else []
+        yield [self._finish(item, media[item], settings[item], captions, trace) for item in range(len(media))]
 
     # ------------------------------------------------------------------------------------------------- one caption
 
-    def _rows(self, item: int, media: Media, settings: Settings) -> list[Row]:
-        room = self.players.language_model().config.context - len(self.players.neutral_start()) - settings["max_tokens"]
-        prompt = self.players.tokenizer.encode(settings["prompt"])[: max(room, 0)]
-        forced = forced_ids(self.players.tokenizer, settings, settings["max_tokens"])
+    def _candidates(self, item: int, media: Media, settings: Settings) -> list[SteeredCaption]:
+        room = self.models.language_model().config.context - len(self.models.neutral_start()) - settings["max_tokens"]
+        prompt = self.models.tokenizer.encode(settings["prompt"])[: max(room, 0)]
+        forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
         return [
-            Row(item, settings, DRAWN_AT if candidate else 0.0, prompt, forced, generator(settings["seed"], media, candidate))
+            SteeredCaption(
+                item=item,
+                settings=settings,
+                temperature=SAMPLING_TEMPERATURE if candidate else 0.0,
+                prompt=prompt,
+                forced=forced,
+                source=generator(settings["seed"], media, candidate),
+            )
             for candidate in range(settings["num_candidates"])
         ]
 
-    def _allowed(self, rows: list[Row], scores: Tensor, position: int) -> Tensor:
+    def _allowed(self, captions: list[SteeredCaption], scores: Tensor, position: int) -> Tensor:
         """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a pair said before."""
-        tokenizer = self.players.tokenizer
+        tokenizer = self.models.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf
-        for i, row in enumerate(rows):
-            if row.moves:
-                scores[i, repeats(row.ids, NO_REPEAT)] = -math.inf
+        for i, caption in enumerate(captions):
+            if caption.moves:
+                scores[i, repeated_tokens(caption.ids, NO_REPEAT)] = -math.inf
         return guidance.normalise(scores)
 
-    def _move(self, rows: list[Row], reader: Reader, context: ContextCache, untouched: Tensor, clock: Clock) -> Tensor:
-        """log p (rows, vocab) after the cache was moved; the same as untouched for rows that nothing pulls at."""
+    def _move(
+        self,
+        captions: list[SteeredCaption],
+        scorer: TextScorer,
+        context: ContextCache,
+        untouched: Tensor,
+        record: RunRecord,
+    ) -> Tensor:
+        """log p (rows, vocab) after the cache was moved; the same as untouched for rows that are not moved."""
         moved = untouched.clone()
-        sure = (untouched.max(-1).values.exp() > EASY).tolist()
-        for row in rows:
-            row.steps += [] if row.done else [[]]
+        confident = (untouched.max(-1).values.exp() > CONFIDENT).tolist()
+        for caption in captions:
+            caption.steps += [] if caption.done else [[]]
         for fast in (True, False):
-            active = [i for i, row in enumerate(rows) if row.moves and row.fast == fast and not (fast and sure[i])]
+            active = [i for i, c in enumerate(captions) if c.moves and c.fast == fast and not (fast and confident[i])]
             if active:
                 index = torch.tensor(active, device=untouched.device)
-                moved[index] = self._optimise([rows[i] for i in active], reader, context, index, untouched[index], fast, clock)
+                loss = GuidanceLoss([captions[i] for i in active], scorer, untouched[index])
+                moved[index] = self._optimise(loss, context, index, fast, record)
         return moved
 
-    def _optimise(
-        self, rows: list[Row], reader: Reader, context: ContextCache, index: Tensor, untouched: Tensor, fast: bool, clock: Clock
-    ) -> Tensor:
+    def _optimise(self, goal: GuidanceLoss, context: ContextCache, index: Tensor, fast: bool, record: RunRecord) -> Tensor:
         """log p (rows, vocab) where the loss was lowest along the gradient steps, for the rows at `index` in the context."""
-        scale, budget = torch.tensor([[r.settings[n] for n in ("guidance_scale", "num_steps")] for r in rows], device=untouched.device).T
-        cache, goal = context.moving(index, STEP * (scale - 1)), Goal(rows, reader, untouched)
+        captions, untouched = goal.captions, goal.untouched
+        names = ("guidance_scale", "num_steps")
+        scale, budget = torch.tensor([[c.settings[n] for n in names] for c in captions], device=untouched.device).T
+        cache = context.moving(index, STEP_SIZE * (scale - 1))
         best, lowest = untouched.clone(), torch.full_like(scale, math.inf)
         before, going = lowest.clone(), torch.ones_like(scale, dtype=torch.bool)
         for step in range(int(budget.max()) + 1):
+            # the distribution under the cache as it is moved now, and its losses
             with torch.enable_grad():
-                clock.call("gradient step")
+                record.call("gradient step")
                 logp = guidance.normalise(cache.scores().masked_fill(torch.isneginf(untouched), -math.inf))
-                if step == 0 or not fast:
-                    goal.look(logp.detach())
+                if step == 0 or not fast:  # the fast route keeps the candidates of the first step
+                    goal.score_candidates(logp.detach())
                 losses = goal.losses(logp)
+            # the best distribution so far is kept, and the losses for the trace
             loss = losses["loss"].detach()
             lower = going & (loss < lowest)
             best[lower], lowest[lower] = logp.detach()[lower], loss[lower]
-            for k, row in enumerate(rows):
+            for k, caption in enumerate(captions):
                 if going[k] and step:
-                    row.steps[-1].append({name: value[k].item() for name, value in losses.items()})
+                    caption.steps[-1].append({name: value[k].item() for name, value in losses.items()})
+            # rows stop at their number of steps, and on the fast route where the loss hardly falls any more
             going &= step < budget
             if fast:
                 fell = before - loss
-                going &= ~((fell >= 0) & (fell <= SETTLED * loss.abs()))
+                going &= ~((fell >= 0) & (fell <= CONVERGED * loss.abs()))
             if not going.any():
                 break
             cache.step(losses["loss"], going)
             before = torch.minimum(before, loss)
         return best
 
-    def _extend(self, rows: list[Row], tokens: list[int], logprobs: list[float], reader: Reader) -> None:
-        grown = [row for row in rows if not row.done and row.settings.traced]
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            if not row.done:
-                row.logprob += logprob
-                row.ids.append(token)
-                row.done = token == self.players.tokenizer.eos or len(row.ids) == row.settings["max_tokens"]
+    def _extend(self, captions: list[SteeredCaption], tokens: list[int], logprobs: list[float], scorer: TextScorer) -> None:
+        grown = [c for c in captions if not c.done and c.settings.traced]
+        for caption, token, logprob in zip(captions, tokens, logprobs, strict=True):
+            if not caption.done:
+                caption.logprob += logprob
+                caption.ids.append(token)
+                caption.done = token == self.models.tokenizer.eos or len(caption.ids) == caption.settings["max_tokens"]
         if grown:
-            said = reader.classify([r.item for r in grown], [self._text(r) for r in grown])
-            for row, probability in zip(grown, said.clamp(min=1e-9).log().tolist(), strict=True):
-                row.classifier.append(probability)
+            yes = scorer.classify([c.item for c in grown], [self._text(c) for c in grown])
+            for caption, probability in zip(grown, yes.clamp(min=1e-9).log().tolist(), strict=True):
+                caption.classifier.append(probability)
 
-    def _text(self, row: Row) -> str:
-        return self.players.tokenizer.decode(row.prompt + row.ids)
+    def _text(self, caption: SteeredCaption) -> str:
+        return self.models.tokenizer.decode(caption.prompt + caption.ids)
 
     # ---------------------------------------------------------------------------------------------- steps, results
 
-    def _trace(self, rows: list[Row], index: int, trace: TraceColumns) -> list[TokenTrace]:
-        row = rows[index]
-        entries = trace.row(index, len(row.ids))
-        return [replace(e, classifier=c, steps=s) for e, c, s in zip(entries, row.classifier, row.steps, strict=True)]
+    def _trace(self, captions: list[SteeredCaption], index: int, trace: TraceColumns) -> list[TokenTrace]:
+        caption = captions[index]
+        entries = trace.row(index, len(caption.ids))
+        along = zip(entries, caption.classifier, caption.steps, strict=True)
+        return [replace(entry, classifier=classifier, steps=steps) for entry, classifier, steps in along]
 
-    def _step(self, rows: list[Row], index: int, trace: TraceColumns) -> Step:
-        entries = self._trace(rows, index, trace)
-        others = [self._text(r) for r in rows if r.item == rows[index].item and r is not rows[index]]
-        return Step(len(entries), rows[index].settings["max_tokens"], step_tokens(entries), entries, others)
+    def _step(self, captions: list[SteeredCaption], index: int, trace: TraceColumns) -> Step:
+        caption, entries = captions[index], self._trace(captions, index, trace)
+        others = [self._text(c) for c in captions if c.item == caption.item and c is not caption]
+        return Step(len(entries), caption.settings["max_tokens"], step_tokens(entries), entries, others)
 
-    def _finish(self, item: int, media: Media, settings: Settings, rows: list[Row], trace: TraceColumns, clock: Clock, share: int) -> Step:
-        mine = [i for i, r in enumerate(rows) if r.item == item]
-        texts, logprobs = [self._text(rows[i]) for i in mine], [rows[i].logprob for i in mine]
-        return finished(
-            self.spec, self.players, media, settings, texts, logprobs, lambda k: self._trace(rows, mine[k], trace), clock, share
+    def _finish(self, item: int, media: Media, settings: Settings, captions: list[SteeredCaption], trace: TraceColumns) -> Step:
+        own = [i for i, c in enumerate(captions) if c.item == item]
+        return self.finish(
+            media,
+            settings,
+            [self._text(captions[i]) for i in own],
+            logprobs=[captions[i].logprob for i in own],
+            trace_of=lambda best: self._trace(captions, own[best], trace),
         )
 
 
-class Reader:
-    """What the matchers and the classifiers say of texts about some inputs; equal texts are read once, all of a kind in one batch."""
+class GuidanceLoss:
+    """The three losses over the next-token distribution of some captions, from what the scorer says of candidates for it."""
 
-    def __init__(self, players, media: Sequence[Media], words: dict[str, Tensor], clock: Clock):
-        self.clock, self.words, self.kinds = clock, words, [m.kind for m in media]
-        self.rankers = {kind: players.ranker(kind) for kind in dict.fromkeys(self.kinds)}
-        self.classifiers = {kind: players.classifier(kind) for kind in self.rankers}
-        self.tokenizer = players.tokenizer
-        self.vectors: dict[int, Tensor] = {}  # of each input
-        for kind, ranker in self.rankers.items():
-            items = [i for i, k in enumerate(self.kinds) if k == kind]
-            self.vectors |= zip(items, ranker.embed_media([media[i] for i in items]), strict=True)
-
-    def temperature(self, item: int) -> float:
-        """Of the relevance target."""
-        scale = self.rankers[self.kinds[item]].calibration
-        return SHARE * (scale.human - scale.random) / 2.5 if scale else TEMPERATURE
-
-    def match(self, items: Sequence[int], texts: Sequence[str]) -> Tensor:
-        """Similarity of each text to its input (n,)."""
-
-        def ask(kind: str, unique: list[str], which: list[int], owners: list[int]) -> Tensor:
-            self.clock.call("ranker")
-            return (self._embed(kind, unique)[which] * torch.stack([self.vectors[i] for i in owners])).sum(-1)
-
-        return self._asked(items, texts, ask)
-
-    def classify(self, items: Sequence[int], texts: Sequence[str]) -> Tensor:
-        """The probability of "yes" for each text (n,)."""
-
-        def ask(kind: str, unique: list[str], which: list[int], owners: list[int]) -> Tensor:
-            self.clock.call("classifier")
-            return self.classifiers[kind].probability(unique)[which]
-
-        return self._asked(items, texts, ask)
-
-    def match_words(self, item: int, tokens: Tensor) -> Tensor:
-        """Similarity of single tokens (k,) to an input; a token is read once in a process's life."""
-        kind = self.kinds[item]
-        if kind not in self.words:
-            vector = self.vectors[item]
-            self.words[kind] = vector.new_full((len(self.tokenizer), len(vector)), math.nan)
-        table = self.words[kind]
-        new = tokens[table[tokens, 0].isnan()]
-        if len(new):
-            self.clock.call("ranker")
-            table[new] = self._embed(kind, [self.tokenizer.decode([t]) for t in new.tolist()])
-        return table[tokens] @ self.vectors[item]
-
-    def _embed(self, kind: str, texts: list[str]) -> Tensor:
-        ranker = self.rankers[kind]
-        return ranker.embed_text([ranker.prompt + t for t in texts])
-
-    def _asked(self, items: Sequence[int], texts: Sequence[str], ask: Callable[..., Tensor]) -> Tensor:
-        found: list[Tensor] = []
-        order: list[int] = []
-        for kind in self.rankers:
-            here = [n for n, item in enumerate(items) if self.kinds[item] == kind]
-            if here:
-                number = {t: k for k, t in enumerate(dict.fromkeys(texts[n] for n in here))}
-                found.append(ask(kind, list(number), [number[texts[n]] for n in here], [items[n] for n in here]))
-                order += here
-        together = torch.cat(found)
-        return torch.empty_like(together).index_copy_(0, torch.tensor(order, device=together.device), together)
-
-
-class Goal:
-    """The three losses over the next-token distribution of some rows, from what the reader says of candidates for it."""
-
-    def __init__(self, rows: list[Row], reader: Reader, untouched: Tensor):
-        self.rows, self.reader, self.untouched = rows, reader, untouched
+    def __init__(self, captions: list[SteeredCaption], scorer: TextScorer, untouched: Tensor) -> None:
+        self.captions, self.scorer, self.untouched = captions, scorer, untouched
         names = ("fluency_weight", "classifier_weight", "relevance_weight")
-        self.weights = torch.tensor([[r.settings[n] for n in names] for r in rows], device=untouched.device)
-        temperatures = [reader.temperature(r.item) for r in rows]
+        self.weights = torch.tensor([[c.settings[n] for n in names] for c in captions], device=untouched.device)
+        temperatures = [scorer.temperature(c.item) for c in captions]
         self.temperatures = torch.tensor(temperatures, device=untouched.device)[:, None]
-        # each (rows, k), filled up with candidates that count for nothing
-        self.tokens = self.there = self.heard = self.target = untouched.new_empty(0)
+        # of the candidate tokens, each (rows, k), filled up with ones that are not present and count for nothing
+        self.tokens = self.present = self.log_yes = self.target = untouched.new_empty(0)
 
-    def look(self, logp: Tensor) -> None:
-        """Read the candidates for each row's next token by logp (rows, vocab)."""
-        candidates = [self._candidates(row, logp[i]) for i, row in enumerate(self.rows)]
-        sizes = [len(some) for some in candidates]
-        owners = [row.item for row, size in zip(self.rows, sizes, strict=True) for _ in range(size)]
+    def score_candidates(self, logp: Tensor) -> None:
+        """Read the candidates for each caption's next token by logp (rows, vocab)."""
+        candidates = [self._candidates(caption, logp[i]) for i, caption in enumerate(self.captions)]
+        sizes = [len(tokens) for tokens in candidates]
+        owners = [caption.item for caption, size in zip(self.captions, sizes, strict=True) for _ in range(size)]
         texts = [
-            self.reader.tokenizer.decode([*row.prompt, *row.ids, token])
-            for row, some in zip(self.rows, candidates, strict=True)
-            for token in some.tolist()
+            self.scorer.tokenizer.decode([*caption.prompt, *caption.ids, token])
+            for caption, tokens in zip(self.captions, candidates, strict=True)
+            for token in tokens.tolist()
         ]
         self.tokens = pad_sequence(candidates, batch_first=True)
-        self.there = pad_sequence([torch.ones_like(some) for some in candidates], batch_first=True) > 0
-        heard = pad_sequence(self.reader.classify(owners, texts).split(sizes), batch_first=True)
-        similar = pad_sequence(self.reader.match(owners, texts).split(sizes), batch_first=True)
-        self.heard = heard.clamp(min=1e-6).log()
+        self.present = pad_sequence([torch.ones_like(tokens) for tokens in candidates], batch_first=True) > 0
+        yes = pad_sequence(list(self.scorer.classify(owners, texts).split(sizes)), batch_first=True)
+        similar = pad_sequence(list(self.scorer.match(owners, texts).split(sizes)), batch_first=True)
+        self.log_yes = yes.clamp(min=1e-6).log()
         prior = self.untouched.gather(1, self.tokens)
-        self.target = (prior + similar / self.temperatures).masked_fill(~self.there, -math.inf).softmax(-1)
+        self.target = (prior + similar / self.temperatures).masked_fill(~self.present, -math.inf).softmax(-1)
 
-    def _candidates(self, row: Row, logp: Tensor) -> Tensor:
-        """The tokens of one row to be read (k,): the likeliest, and on the fast route the promising ones of them."""
-        likely = logp.topk(min(row.settings["top_k"], int(torch.isfinite(logp).sum()))).indices
-        if not row.fast:
+    def _candidates(self, caption: SteeredCaption, logp: Tensor) -> Tensor:
+        """The tokens to be read for one caption (k,): the likeliest, and on the fast route the promising ones of them."""
+        likely = logp.topk(min(caption.settings["top_k"], int(torch.isfinite(logp).sum()))).indices
+        if not caption.fast:
             return likely
-        likely = likely[logp[likely] > logp.max() + PLAUSIBLE]
-        rest = likely[LIKELY:]
-        fitting = self.reader.match_words(row.item, rest).topk(min(FITTING, len(rest))).indices
-        return torch.cat([likely[:LIKELY], rest[fitting]])
+        likely = likely[logp[likely] > logp.max() + LEAST_LOGP]
+        rest = likely[LIKELIEST:]
+        matching = self.scorer.match_words(caption.item, rest).topk(min(BEST_MATCHING, len(rest))).indices
+        return torch.cat([likely[:LIKELIEST], rest[matching]])
 
     def losses(self, moved: Tensor) -> dict[str, Tensor]:
         """Each (rows,): λ0 · CE(moved, untouched), λ1 · (−log h_a), λ2 · CE(moved, relevance), their sum, and h_a itself.
@@ -343,9 +344,9 @@ class Goal:
         h_a is the classifier's probability as expected over the candidates under the moved distribution.
         """
         fluency = -(self.untouched.exp() * moved.masked_fill(torch.isneginf(self.untouched), 0.0)).sum(-1)
-        mine = moved.gather(1, self.tokens).masked_fill(~self.there, -math.inf)
-        classifier = -torch.logsumexp(mine.log_softmax(-1) + self.heard, -1)
-        relevance = -(self.target * mine.masked_fill(~self.there, 0.0)).sum(-1)
+        candidates = moved.gather(1, self.tokens).masked_fill(~self.present, -math.inf)
+        classifier = -torch.logsumexp(candidates.log_softmax(-1) + self.log_yes, -1)
+        relevance = -(self.target * candidates.masked_fill(~self.present, 0.0)).sum(-1)
         parts = torch.stack([fluency, classifier, relevance], 1) * self.weights
         named = dict(zip(("fluency", "classifier", "relevance"), parts.detach().T, strict=True))
         return {"loss": parts.sum(1), **named, "probability": (-classifier.detach()).exp()}

@@ -9,23 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from captioners.contract import PrefixDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
-from captioners.decoding import Clock, by_kind, gumbel
-from captioners.denoising import DRAWN_AT, Canvas, Process, Row, Words, denoise, drawn, rows_of, unlike_neighbours
+from captioners.decoding import SAMPLING_TEMPERATURE, gumbel, stack_by_modality
+from captioners.denoising import (
+    Canvas,
+    DenoisingCaptioner,
+    DiffusionProcess,
+    NoisyCaption,
+    OutputLayer,
+    forbid_neighbours,
+    noisy_captions,
+    sample_tokens,
+)
+from captioners.nets.prefix_denoiser import Prefix
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
-from captioners.registry import Captioner, register
-from captioners.types import Media, Settings, Spec, Step
+from captioners.registry import register
+from captioners.run_record import current_run
+from captioners.types import Explanation, Media, Settings, Spec, Step
 
-SLACK = 3  # positions beyond the words: for the end, and for words of several pieces
-SHARPER = 2.0  # the exponent on the length head's probabilities: lengths nearer to the usual one
-SURE = 0.999  # a row that is this sure of every word is not asked again
-PIECE = 256  # states in one pass of the second look
+EXTRA_POSITIONS = 3  # beyond the words: for the end, and for words of several pieces
+LENGTH_EXPONENT = 2.0  # on the length head's probabilities: lengths nearer to the usual one
+CERTAIN = 0.999  # a row that is this sure of every word is not asked again
+REPLAY_BATCH = 256  # states in one pass of `replay_second_branch`
 
 CONTROLS = (
     GUIDANCE_SCALE.but(default=1.0, help="How far the caption is pushed away from what the model says without the prefix; 1 is off."),
@@ -34,7 +47,8 @@ CONTROLS = (
     number("length", "Words", "Exactly how many words the caption has; auto leaves it to the model.", None, 4, 20, 1, optional=True),
     TEMPERATURE.but(
         default=0.8,
-        help=f"How strong noise and chance are: little gives plain captions, much varied ones; 0 is none (for the others {DRAWN_AT}).",
+        help="How strong noise and chance are: little gives plain captions, much varied ones; "
+        f"0 is none (for the others {SAMPLING_TEMPERATURE}).",
     ),
     RANKING,
     choice(
@@ -49,10 +63,28 @@ CONTROLS = (
 )
 
 
-@register
-class PrefixDiffusion(Captioner):
-    """The adapter."""
+EXPLANATION = Explanation(
+    "A caption is a row of word vectors, and it begins as noise. Behind a prefix made of the picture or the sound the noise is taken "
+    "away step by step until every vector lies at a word. Many captions start from many noises in one batch, and a matcher picks the "
+    "one that fits best. This choice is what guides here: the unguided caption is the first of them. Pushing away from the model "
+    "without its prefix is possible too, which the paper does not do.",
+    "The vectors settle on words one by one, so grammar suffers first: articles go missing and words are doubled, which a matcher "
+    "does not mind.",
+    """@inproceedings{liu2024prefix,
+  title     = {Prefix-diffusion: A Lightweight Diffusion Model for Diverse Image Captioning},
+  author    = {Liu, Guisheng and Li, Yi and Fei, Zhengcong and Fu, Haiyan and Luo, Xiangyang and Guo, Yanqing},
+  booktitle = {LREC-COLING},
+  year      = {2024},
+  note      = {arXiv:2309.04965}
+}""",
+)
 
+
+@register
+class PrefixDiffusion(DenoisingCaptioner):
+    """Captions denoised as word embeddings behind a prefix of the input, the best of many picked."""
+
+    models: PrefixDenoiserModels
     spec = Spec(
         id="prefix-diffusion",
         title="Prefix-diffusion",
@@ -62,97 +94,114 @@ class PrefixDiffusion(Captioner):
         controls=CONTROLS,
         formula="x₀ = Σ p(w)·e_w,  log p = u + γ·(c − u)",
         branches=("with prefix", "without"),
-        off={"num_candidates": 1},  # picking the best of many is what guides here
+        unguided={"guidance_scale": 1.0, "num_candidates": 1},  # picking the best of many is what guides here
+        explanation=EXPLANATION,
     )
 
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        clock = Clock()
-        model = self.players.prefix_denoiser()
+        record, model = current_run(), self.models.prefix_denoiser()
         weights = [s["guidance_scale"] for s in settings]
-        rows = rows_of(self.players.tokenizer, media, settings, weights, model.config.canvas - 1)
-        with clock.stage("encode"):
-            pooled = [f.pooled for f in self.players.encode(media)]
-        with clock.stage("decode"):
-            process = Denoising(self.players, rows, media, settings, pooled)
-        yield from denoise(self.spec, self.players, media, settings, rows, process, clock, live)
+        captions = noisy_captions(self.models.tokenizer, media, settings, weights, model.config.canvas - 1)
+        # one vector for each input
+        with record.stage("encode"):
+            pooled = [f.pooled for f in self.models.encode(media)]
+        # the prefix, the lengths, and the first state: noise
+        with record.stage("decode"):
+            process = EmbeddingDiffusion(self.models, captions, media, settings, pooled)
+        # one Step for each step of the diffusion
+        yield from self.denoise(media, settings, captions, process, live)
 
 
-class Denoising(Process):
+class EmbeddingDiffusion(DiffusionProcess):
     """From noise to word embeddings, by a sampler that is told x0 at every step."""
 
-    def __init__(self, players, rows: list[Row], media: Sequence[Media], settings: Sequence[Settings], pooled: list[Tensor]):
-        self.rows, self.settings, self.model = rows, settings, players.prefix_denoiser()
-        self.kinds, self.device = TokenKinds.of(players.tokenizer), pooled[0].device
-        order, stacked = by_kind(pooled, [m.kind for m in media])
-        tags = torch.tensor([players.start_token(m.kind) for m in media], device=self.device)
-        self.items = torch.tensor([r.item for r in rows], device=self.device)
+    def __init__(
+        self,
+        models: PrefixDenoiserModels,
+        captions: list[NoisyCaption],
+        media: Sequence[Media],
+        settings: Sequence[Settings],
+        pooled: list[Tensor],
+    ) -> None:
+        self.captions, self.settings, self.model = captions, settings, models.prefix_denoiser()
+        self.kinds, self.device = TokenKinds.of(models.tokenizer), pooled[0].device
+        order, stacked = stack_by_modality(pooled, [m.kind for m in media])
+        tags = torch.tensor([models.start_token(m.kind) for m in media], device=self.device)
+        self.items = torch.tensor([c.item for c in captions], device=self.device)
         seen = self.model.prefix(stacked, order.to(self.device), tags)
         self.full, self.none = seen[self.items], self.model.prefix({}, order, tags)[self.items]
         self.table = self.model.table()
-        said = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
-        self.words = Words(self.table, self.model.bias.masked_fill(~said.to(self.device), -torch.inf))
+        sayable = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
+        self.output = OutputLayer(self.table, self.model.bias.masked_fill(~sayable.to(self.device), -torch.inf))
         self._measure(seen.lengths)
         self._start()
 
     def _measure(self, lengths: Tensor) -> None:
-        """Every row's number of words and of positions; lengths (items, words) log-probabilities."""
-        self.count = torch.full((len(self.rows),), ANY, device=self.device)
-        for i, row in enumerate(self.rows):
-            noisy = lengths[row.item] * SHARPER + row.temperature * gumbel(lengths.shape[1:], row.source).to(self.device)
-            words = self.settings[row.item]["length"] or int(noisy[3:20].argmax()) + 4
-            reach = max(row.forced, default=-1) + 1
-            ends = [p for p, token in row.forced.items() if token == self.kinds.end]
-            if not ends and (reach <= words or self.settings[row.item]["length"]):
+        """Choose every row's number of words and of positions; lengths (items, words) log-probabilities."""
+        self.count = torch.full((len(self.captions),), ANY, device=self.device)
+        for i, caption in enumerate(self.captions):
+            noisy = lengths[caption.item] * LENGTH_EXPONENT + caption.temperature * gumbel(lengths.shape[1:], caption.source).to(
+                self.device
+            )
+            words = self.settings[caption.item]["length"] or int(noisy[3:20].argmax()) + 4
+            reach = max(caption.forced, default=-1) + 1
+            ends = [p for p, token in caption.forced.items() if token == self.kinds.end]
+            if not ends and (reach <= words or self.settings[caption.item]["length"]):
                 self.count[i] = words
-            row.length = min(row.max_tokens + 1, max(words, reach) + SLACK)
+            caption.length = min(caption.max_tokens + 1, max(words, reach) + EXTRA_POSITIONS)
 
     def _start(self) -> None:
-        """The first state: noise, as much as is wanted. What is forced is known from the first step on."""
-        n, embed = max(r.length for r in self.rows), self.table.shape[1]
-        sizes = torch.tensor([r.length for r in self.rows], device=self.device)
-        self.there = torch.arange(n, device=self.device) < sizes[:, None]
-        self.fixed = torch.full((len(self.rows), n), -1, device=self.device)
-        noise = torch.zeros(len(self.rows), n, embed)
-        for i, row in enumerate(self.rows):
-            whole = torch.randn((self.model.config.canvas, embed), generator=row.source)  # the same for every length
-            noise[i, : row.length] = row.temperature * whole[: row.length]
-            for position, token in row.forced.items():
+        """Make the first state: noise, as much as is wanted. What is forced is known from the first step on."""
+        n, embed = max(c.length for c in self.captions), self.table.shape[1]
+        sizes = torch.tensor([c.length for c in self.captions], device=self.device)
+        self.inside = torch.arange(n, device=self.device) < sizes[:, None]
+        self.fixed = torch.full((len(self.captions), n), -1, device=self.device)
+        noise = torch.zeros(len(self.captions), n, embed)
+        for i, caption in enumerate(self.captions):
+            whole = torch.randn((self.model.config.canvas, embed), generator=caption.source)  # the same for every length
+            noise[i, : caption.length] = caption.temperature * whole[: caption.length]
+            for position, token in caption.forced.items():
                 self.fixed[i, position : None if token == self.kinds.end else position + 1] = token
-        self.fixed[~self.there] = self.kinds.end
+        self.fixed[~self.inside] = self.kinds.end
         self.chosen = self.fixed.clone()  # the words that are settled, −1 where none is
         self.x0 = torch.zeros_like(noise, device=self.device)  # as last believed
-        self.states, self.told, self.believed = [noise.to(self.device)], [], [self.x0]
+        # of every step: the state, the noise level that the model was told (rows, n), and x0 as believed before it
+        self.states: list[Tensor] = [noise.to(self.device)]
+        self.told: list[Tensor] = []
+        self.believed: list[Tensor] = [self.x0]
         self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
         self.opinion = torch.zeros_like(self.states[0])  # guided vectors, when the word was settled
-        self.sure = torch.zeros(len(self.rows), dtype=torch.bool, device=self.device)
-        self.news = torch.ones_like(self.sure)  # rows in which a word was settled since they were asked
+        self.sure = torch.zeros(len(self.captions), dtype=torch.bool, device=self.device)
+        self.stale = torch.ones_like(self.sure)  # rows in which a word was settled since they were last asked
         self._plan(n)
-        ends = torch.full(self.there.shape, self.kinds.end, device=self.device)
-        self.canvas = Canvas(ends, self.there.clone(), self.fixed >= 0, torch.zeros_like(ends))
-        self.levels = torch.ones(len(self.rows), max(r.steps for r in self.rows))
-        self.samplers = []
-        for (name, schedule, steps), same in groupby(sorted(range(len(self.rows)), key=self._way), key=self._way):
-            scheduler, some = sampler(name, schedule, steps), torch.tensor(list(same))
-            self.samplers.append((scheduler, some.to(self.device)))
-            self.levels[some, :steps] = alpha_bars(schedule)[scheduler.timesteps]
+        ends = torch.full(self.inside.shape, self.kinds.end, device=self.device)
+        self.canvas = Canvas(ends, self.inside.clone(), self.fixed >= 0, torch.zeros_like(ends))
+        self.levels = torch.ones(len(self.captions), max(c.steps for c in self.captions))
+        self.samplers: list[tuple[Any, Tensor]] = []  # diffusers' scheduler, and the rows it moves
+        rows_by_sampler = groupby(sorted(range(len(self.captions)), key=self._sampler_of), key=self._sampler_of)
+        for (name, schedule, steps), members in rows_by_sampler:
+            scheduler, rows = sampler(name, schedule, steps), torch.tensor(list(members))
+            self.samplers.append((scheduler, rows.to(self.device)))
+            self.levels[rows, :steps] = alpha_bars(schedule)[scheduler.timesteps]
         self.levels = self.levels.to(self.device)
 
     def _plan(self, n: int) -> None:
-        """How many positions of each row are held after each step, and the chance that draws their words."""
-        most = max(r.steps for r in self.rows)
-        self.share, self.chance = torch.zeros(len(self.rows), most, dtype=torch.long), torch.zeros(len(self.rows), most, n)
-        for i, row in enumerate(self.rows):
-            if self.settings[row.item]["order"] == "confidence":
-                self.share[i, : row.steps] = row.length * torch.arange(1, row.steps + 1) // row.steps
-                self.chance[i, : row.steps] = torch.rand((row.steps, self.model.config.canvas), generator=row.source)[:, :n]
-        beyond = (~self.there).sum(1, keepdim=True)
+        """Plan how many positions of each row are held after each step, and draw the chance that decides their words."""
+        most = max(c.steps for c in self.captions)
+        self.share, self.chance = torch.zeros(len(self.captions), most, dtype=torch.long), torch.zeros(len(self.captions), most, n)
+        for i, caption in enumerate(self.captions):
+            if self.settings[caption.item]["order"] == "confidence":
+                self.share[i, : caption.steps] = caption.length * torch.arange(1, caption.steps + 1) // caption.steps
+                self.chance[i, : caption.steps] = torch.rand((caption.steps, self.model.config.canvas), generator=caption.source)[:, :n]
+        beyond = (~self.inside).sum(1, keepdim=True)
         self.share, self.chance = self.share.to(self.device) + beyond, self.chance.to(self.device)
-        self.warmth = torch.tensor([r.temperature for r in self.rows], device=self.device)
-        self.steps = torch.tensor([r.steps for r in self.rows], device=self.device)
+        self.warmth = torch.tensor([c.temperature for c in self.captions], device=self.device)
+        self.steps = torch.tensor([c.steps for c in self.captions], device=self.device)
 
-    def _way(self, row: int) -> tuple[str, str, int]:
-        settings = self.settings[self.rows[row].item]
+    def _sampler_of(self, row: int) -> tuple[str, str, int]:
+        """The sampler, noise schedule and number of steps that a row was asked for."""
+        settings = self.settings[self.captions[row].item]
         return settings["sampler"], settings["schedule"], settings["num_steps"]
 
     # --------------------------------------------------------------------------------------------------- the model
@@ -163,28 +212,29 @@ class Denoising(Process):
         self.states[k] = torch.where(held[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
         self.believed[k] = self.believed[k].masked_fill(self.blind[:, None, None], 0.0)
         self.told.append(torch.where(held, 1.0, self.levels[:, k, None]))
-        for branch, (some, prefix) in enumerate(((rows, self.full), (second, self.none))):
-            asked = some[~self.sure[some] & (self.news[some] | ~self.blind[some])]
+        for branch, (members, prefix) in enumerate(((rows, self.full), (second, self.none))):
+            asked = members[~self.sure[members] & (self.stale[members] | ~self.blind[members])]
             if len(asked):
                 self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix))
-        self.news[rows] = False
+        self.stale[rows] = False
         return self.hidden[0][rows], self.hidden[1][second]
 
-    def _vectors(self, rows: Tensor, k: int, prefix) -> Tensor:
+    def _vectors(self, rows: Tensor, k: int, prefix: Prefix) -> Tensor:
         """Hidden vectors (r, n, d). Blind rows of one input that have settled on the same words so far are asked once."""
         apart = torch.where(self.blind[rows], -1 - self.items[rows], rows)
-        known = torch.stack([apart, self.count[rows], self.there[rows].sum(1)], 1)
+        known = torch.stack([apart, self.count[rows], self.inside[rows].sum(1)], 1)
         alike = torch.cat([known, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
         one = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
-        states, told, believed, there = (some[one] for some in (self.states[k], self.told[k], self.believed[k], self.there))
-        return self.model.vectors(states, told, prefix[one], self.count[one], believed, there, self.chosen[one] < 0)[alike]
+        states, told, believed, inside = (x[one] for x in (self.states[k], self.told[k], self.believed[k], self.inside))
+        return self.model.vectors(states, told, prefix[one], self.count[one], believed, inside, self.chosen[one] < 0)[alike]
 
-    def again(self, row: int, steps: int) -> Tensor:
+    def replay_second_branch(self, row: int, steps: int) -> Tensor:
         at = torch.full((steps,), row, device=self.device)
-        states, told, believed = (torch.stack([s[row] for s in some[:steps]]) for some in (self.states, self.told, self.believed))
-        parts = zip(*(x.split(PIECE) for x in (at, states, told, believed)), strict=True)
+        kept = (self.states, self.told, self.believed)
+        states, told, believed = (torch.stack([x[row] for x in column[:steps]]) for column in kept)
+        parts = zip(*(x.split(REPLAY_BATCH) for x in (at, states, told, believed)), strict=True)
         vectors = self.model.vectors
-        return torch.cat([vectors(x, a, self.none[r], self.count[r], b, self.there[r]) for r, x, a, b in parts])
+        return torch.cat([vectors(x, a, self.none[r], self.count[r], b, self.inside[r]) for r, x, a, b in parts])
 
     # ------------------------------------------------------------------------------------------------- one step on
 
@@ -193,9 +243,9 @@ class Denoising(Process):
         if busy.any():
             self._decide(rows[busy], k, hidden[busy])
         state = self.states[k].clone()
-        for scheduler, some in self.samplers:
+        for scheduler, members in self.samplers:
             if k < len(scheduler.timesteps):
-                state[some] = scheduler.step(self.x0[some], scheduler.timesteps[k], state[some]).prev_sample
+                state[members] = scheduler.step(self.x0[members], scheduler.timesteps[k], state[members]).prev_sample
         self.states.append(state)
         self.believed.append(self.x0)
 
@@ -206,10 +256,10 @@ class Denoising(Process):
         return ~waiting | grows | (k + 1 == self.steps[rows]) | (k == 0)
 
     def _decide(self, rows: Tensor, k: int, hidden: Tensor) -> None:
-        """x0 of the rows, words that are settled now, and what is shown, by guided vectors (r, n, d)."""
+        """Set x0 of the rows, the words that are settled now, and what is shown, by guided vectors (r, n, d)."""
         held = self.chosen[rows]
         at = held < 0  # (r, n): the m positions that are open
-        guided = self.words.logp(hidden[at])  # (m, vocab)
+        guided = self.output.logp(hidden[at])  # (m, vocab)
         x0 = self.table[held.clamp(min=0)].index_put((at,), guided.exp() @ self.table)
         self.x0 = self.x0.index_copy(0, rows, x0)
         self.opinion[rows] = torch.where(at[..., None], hidden, self.opinion[rows])
@@ -223,31 +273,31 @@ class Denoising(Process):
         more = at & ((~at).sum(1) < share)[:, None]
         if not more.any():
             return
-        logp = unlike_neighbours(self._said(held), more, guided[more[at]])  # (m, vocab)
+        logp = forbid_neighbours(self._without_end(held), more, guided[more[at]])  # (m, vocab)
         warmth = self.warmth[rows, None].expand_as(more)[more]
         tempered = logp / warmth.clamp(min=1e-3)[:, None]
-        words = drawn(tempered, self.chance[rows, k][more])
+        words = sample_tokens(tempered, self.chance[rows, k][more])
         if (cold := warmth == 0).any():
             words[cold] = logp[cold].argmax(-1)
         while True:
             proposed = torch.full_like(held, -1).index_put((more,), words)
             sure = torch.full(more.shape, -torch.inf, device=self.device)
             sure[more] = logp.gather(-1, words[:, None])[:, 0].to(sure)
-            twins = _less_sure_twins(self._said(proposed), sure)
+            twins = _less_sure_twins(self._without_end(proposed), sure)
             if not twins.any():
                 break
-            logp[twins[more]] = other = unlike_neighbours(self._said(proposed), twins, logp[twins[more]])
+            logp[twins[more]] = other = forbid_neighbours(self._without_end(proposed), twins, logp[twins[more]])
             words[twins[more]] = other.argmax(-1)
         self.chosen[rows] = settled(held, proposed, sure, share)
-        self.news[rows] |= (self.chosen[rows] != held).any(1)
+        self.stale[rows] |= (self.chosen[rows] != held).any(1)
 
-    def _said(self, words: Tensor) -> Tensor:
+    def _without_end(self, words: Tensor) -> Tensor:
         """Words that may not stand beside themselves; the end may."""
         return words.masked_fill(words == self.kinds.end, -1)
 
     def _paint(self, rows: Tensor, k: int, at: Tensor, sure: Tensor, words: Tensor) -> None:
-        """The best word of every position now; at a row's last step its positions are rounded together. sure, words (m,): the best ones."""
-        canvas, held, there = self.canvas, self.chosen[rows], self.there[rows]
+        """Write the best word of every position; at a row's last step its positions are rounded together. sure, words (m,): the best."""
+        canvas, held, inside = self.canvas, self.chosen[rows], self.inside[rows]
         tokens = torch.where(held >= 0, held, held.index_put((at,), words))
         fresh = ~canvas.settled[rows]  # what was settled before keeps the step it was taken from
         last = self.steps[rows] == k + 1
@@ -255,23 +305,23 @@ class Denoising(Process):
             tokens[last] = self._rounded(rows[last], tokens[last])
         changed = fresh & ((tokens != canvas.tokens[rows]) | (k == 0) | (held >= 0))
         canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
-        canvas.tokens[rows], canvas.covered[rows] = tokens, (tokens == self.kinds.end) & there
+        canvas.tokens[rows], canvas.covered[rows] = tokens, (tokens == self.kinds.end) & inside
         canvas.settled[rows] = held >= 0
-        certain = torch.ones_like(at).index_put((at,), sure.exp() > SURE)
+        certain = torch.ones_like(at).index_put((at,), sure.exp() > CERTAIN)
         self.sure[rows] = (certain | (held >= 0)).all(1)
 
     def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays always."""
-        forced, held = self.fixed[rows][..., None], self._said(self.chosen[rows])
-        opinion = self.words.logp(self.opinion[rows])
+        forced, held = self.fixed[rows][..., None], self._without_end(self.chosen[rows])
+        opinion = self.output.logp(self.opinion[rows])
         word = torch.arange(opinion.shape[-1], device=self.device) == forced
-        other = unlike_neighbours(held, torch.ones_like(held, dtype=torch.bool), opinion.flatten(0, 1)).view_as(opinion)
+        other = forbid_neighbours(held, torch.ones_like(held, dtype=torch.bool), opinion.flatten(0, 1)).view_as(opinion)
         logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), other.scatter(-1, tokens[..., None], 0.0))
-        ids = best_sequences(logp, self.kinds, self.count[rows], self.there[rows].sum(1))
-        said = opinion.gather(-1, ids[..., None])[..., 0].masked_fill(forced[..., 0] >= 0, 0.0)
-        for i, row in enumerate(self.rows[r] for r in rows.tolist()):
-            row.length = int((ids[i] != self.kinds.end).sum())
-            row.logprob = said[i, : row.length].sum().item()
+        ids = best_sequences(logp, self.kinds, self.count[rows], self.inside[rows].sum(1))
+        word_logp = opinion.gather(-1, ids[..., None])[..., 0].masked_fill(forced[..., 0] >= 0, 0.0)
+        for i, caption in enumerate(self.captions[r] for r in rows.tolist()):
+            caption.length = int((ids[i] != self.kinds.end).sum())
+            caption.logprob = word_logp[i, : caption.length].sum().item()
         return ids
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from captioners.metrics.bootstrap import Resampler
 
 if TYPE_CHECKING:
+    from captioners.contract import FluencyJudge, Matcher, YesNoClassifier
     from captioners.metrics.word_classes import Gains
-    from captioners.profiles.base import AudibilityJudge, FluencyJudge, Matcher
 
 Need = Literal["references", "media", "fluency", "categories", "audibility", "candidates", "gains"]
 MODULES = ("matching", "naming", "ngram", "diversity", "fluency", "audibility", "word_classes")  # in the order in which results are listed
@@ -34,7 +34,7 @@ class Rows:
     media: np.ndarray | None = None  # (n, d): the matcher's vector of each row's media
     fluency: FluencyJudge | None = None
     categories: list[str] | None = None  # the class of each row's clip
-    audibility: AudibilityJudge | None = None
+    audibility: YesNoClassifier | None = None
     candidates: list[list[str]] | None = None  # all finished captions of each row's media, where there are several
     gains: list[Gains] | None = None  # what the condition added to each row's words
 

@@ -11,7 +11,7 @@ from captioners.metrics.base import MetricResult, Rows, metric
 from captioners.metrics.text import count_words
 
 if TYPE_CHECKING:
-    from captioners.profiles.base import FluencyJudge
+    from captioners.contract import FluencyJudge
 
 BATCH = 256
 

@@ -16,7 +16,7 @@ from captioners.metrics.base import MetricResult, Rows, mean_of, metric
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from captioners.profiles.base import Matcher
+    from captioners.contract import Matcher
     from captioners.types import Media
 
 BATCH = 256

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from captioners.nets.padding import left_padded
 from captioners.nets.transformer import KeysValues
 
 NORM_POWER = 0.9  # ZeroCap divides the gradient by its norm to this power
 LAYERS = 24  # of GPT-2 medium, ZeroCap's: a step size is stated for a model of so many
-SHORTER = 1 / 3  # a step that was taken back
+RETRY_SCALE = 1 / 3  # of a step's size, after one that was taken back
 
 
 class ContextCache:
@@ -23,9 +24,7 @@ class ContextCache:
 
     def __init__(self, lm: nn.Module, starts: Sequence[Sequence[int]], pad: int, device: str | torch.device):
         """`starts`: each row's tokens so far, at least two, so that there is something to move."""
-        longest = max(map(len, starts))
-        ids = torch.tensor([[pad] * (longest - len(s)) + [*s] for s in starts], device=device)
-        self.mask = torch.tensor([[False] * (longest - len(s)) + [True] * len(s) for s in starts], device=device)
+        ids, self.mask = left_padded(starts, pad, device)
         self.lm = lm
         _, self.past = lm(ids[:, :-1], None, self.mask[:, :-1])
         self.last = ids[:, -1:]
@@ -72,7 +71,7 @@ class MovingCache:
         gradients = torch.autograd.grad(loss, self.delta, torch.ones_like(loss))  # no row depends on another
         lower = rows & (loss.detach() < self.lowest)
         self.lowest = torch.where(lower, loss.detach(), self.lowest)
-        self.sizes = torch.where(lower, self.sizes, self.sizes * SHORTER)
+        self.sizes = torch.where(lower, self.sizes, self.sizes * RETRY_SCALE)
         self.place = [torch.where(_column(lower), new.detach(), old) for new, old in zip(self.delta, self.place, strict=True)]
         self.way = [
             torch.where(_column(lower), _direction(g, unit), old) for g, unit, old in zip(gradients, self.units, self.way, strict=True)

@@ -11,12 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from captioners.allocator import keep_freed_memory
-from captioners.types import CaptionLabError, Media, Modality
+from captioners.contract import Calibration, FluencyJudge, Matcher, MethodModels, YesNoClassifier
+from captioners.types import CaptionLabError, Modality
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch import Tensor
+__all__ = ["PROFILES", "Calibration", "FluencyJudge", "Judges", "Matcher", "Profile", "ProfileError", "load_profile", "pick_device"]
 
 PROFILES = ("embedded", "hub")
 
@@ -25,52 +26,20 @@ class ProfileError(CaptionLabError):
     """A profile or a model in it that cannot be had; the text says what to do."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Where on a matcher's own scale random and human captions lie: means of CLIPScore on the development split."""
-
-    random: float
-    human: float
-
-    def place(self, score: float) -> float:
-        """0 at the level of random captions, 1 at that of human ones."""
-        return (score - self.random) / (self.human - self.random)
-
-
-class Matcher(Protocol):
-    """Media and text in one space. The vectors are of unit length."""
-
-    name: str  # shown beside every number that came from it
-    prompt: str  # put before a caption that is scored ("A photo depicts " for CLIP)
-    calibration: Calibration | None
-
-    def embed_media(self, media: list[Media]) -> Tensor: ...  # (n, d)
-    def embed_text(self, texts: list[str]) -> Tensor: ...  # (n, d), without the prompt: callers add it
-
-
-class FluencyJudge(Protocol):
-    """A language model that only judges."""
-
-    name: str
-    human: Mapping[Modality, float]  # perplexity of people's captions, where it was measured
-
-    def log_likelihood(self, texts: list[str]) -> list[float]: ...  # nats, the end of the sentence included
-
-
-class AudibilityJudge(Protocol):
-    """A text classifier that only judges."""
-
-    name: str
-
-    def probability(self, texts: list[str]) -> Tensor: ...  # (n,): that the sentence is about something audible
-
-
 class Judges(Protocol):
-    """Everything that may score and never play."""
+    """Everything that may score and never takes part in a method."""
 
-    def matcher(self, kind: Modality) -> Matcher: ...
-    def fluency(self) -> FluencyJudge: ...
-    def audibility(self) -> AudibilityJudge: ...
+    def matcher(self, kind: Modality) -> Matcher:
+        """CLIPScore's encoder, or its twin for sound."""
+        ...
+
+    def fluency(self) -> FluencyJudge:
+        """Perplexity's language model."""
+        ...
+
+    def audibility(self) -> YesNoClassifier:
+        """The classifier behind the share of audible captions."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -78,13 +47,13 @@ class Profile:
     """One source of weights."""
 
     name: str
-    players: object  # what methods are handed: see embedded.Players
+    players: MethodModels  # what methods are handed
     judges: Judges
-    seats: Mapping[str, object] = field(default_factory=dict)  # method id → players of its own, where models have different vocabularies
+    seats: Mapping[str, MethodModels] = field(default_factory=dict)  # method id → models of its own, where vocabularies differ
     status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
     load: Callable[[], None] = lambda: None  # reads all that methods use, which otherwise is read when first used
 
-    def players_for(self, method: str) -> object:
+    def players_for(self, method: str) -> MethodModels:
         """What this method is handed."""
         return self.seats.get(method, self.players)
 

@@ -23,7 +23,7 @@ from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile, ProfileError
 from captioners.profiles.features import FeatureStore
 from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, read_metrics
-from captioners.provenance import note
+from captioners.run_record import record_weights
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
@@ -48,7 +48,7 @@ class Shelf:
                 self.configs[part] = read_config(path)
                 module = load_into(build(dict(self.configs[part])), path)
                 self.modules[part] = module.eval().requires_grad_(False).to(self.device)
-            note(part, self.hash(part))
+            record_weights(part, self.hash(part))
             return self.modules[part]
 
     def hash(self, part: str) -> str:
@@ -80,7 +80,7 @@ class Encoder:
             found = [self.known[m.hash] for m in media]
             for m in media:
                 self.known.move_to_end(m.hash)
-                note(f"{m.kind}-encoder", self.shelf.hash(f"{m.kind}-encoder"))
+                record_weights(f"{m.kind}-encoder", self.shelf.hash(f"{m.kind}-encoder"))
             while len(self.known) > REMEMBERED:
                 self.known.popitem(last=False)
             return found
@@ -214,7 +214,7 @@ class Players:
         """The matcher that methods may rank with."""
         if kind not in self.rankers:
             self.rankers[kind] = EmbeddedMatcher(f"{kind}-ranker", self.shelf, self.encoder, self.tokenizer)
-        note(f"{kind}-ranker", self.shelf.hash(f"{kind}-ranker"))
+        record_weights(f"{kind}-ranker", self.shelf.hash(f"{kind}-ranker"))
         return self.rankers[kind]
 
     @torch.no_grad()

@@ -9,7 +9,6 @@ from html import escape
 from captioners import registry
 from captioners.types import Spec
 from captioners.ui.markup import table
-from captioners.ui.stories import STORIES
 
 READING = """<h2>How to read the page</h2>
 <p>Every card shows one method twice: guided, and beneath it the same method with guidance off. A word is orange when the input made it more
@@ -46,7 +45,7 @@ CITATION = """@software{caption_lab,
 
 def about_html(specs: Sequence[Spec], profile: str) -> str:
     """The whole tab."""
-    cited = [CITATION, *(STORIES[s.id].cite for s in specs if s.id in STORIES)]
+    cited = [CITATION, *(s.explanation.citation for s in specs if s.explanation)]
     return (
         f'<div class="cl-about">{READING}<h2>The methods</h2>{"".join(map(_method, specs))}{MODELS[profile]}'
         f"{_data() if profile == 'embedded' else ''}<h2>Citation</h2><pre>{escape(chr(10).join(cited))}</pre></div>"
@@ -54,9 +53,9 @@ def about_html(specs: Sequence[Spec], profile: str) -> str:
 
 
 def _method(spec: Spec) -> str:
-    """What there is to say of a method: its spec, and its story or else the words at the top of its file."""
-    if story := STORIES.get(spec.id):
-        words = f"<p>{escape(story.works)}</p><p><strong>Where it fails.</strong> {escape(story.fails)}</p>"
+    """What there is to say of a method: its spec, with its explanation or else the words at the top of its file."""
+    if told := spec.explanation:
+        words = f"<p>{escape(told.works)}</p><p><strong>Where it fails.</strong> {escape(told.fails)}</p>"
     else:
         module = sys.modules[registry.find(spec.id).__module__]
         words = "".join(f"<p>{escape(' '.join(part.split()))}</p>" for part in (module.__doc__ or "").strip().split("\n\n"))

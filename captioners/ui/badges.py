@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from captioners.profiles.base import Calibration
+from captioners.contract import Calibration
 from captioners.types import Result
 from captioners.ui.markup import number, popover, signed
 

@@ -48,10 +48,9 @@ def body_html(spec: Spec, guided: Step, plain: Step, scale: Scale = UNKNOWN) -> 
 
 def progress_words(step: Step) -> str:
     """How far a caption in the making is."""
-    grows = all(t.state == "final" for t in step.tokens) and step.position - len(step.tokens) in (0, 1)
     inner = len(step.trace[-1].steps) if step.trace else 0
     words = f"step {step.position}/{step.total}"
-    if grows:
+    if step.progress == "growing":
         words = f"token {step.position}" + (f", step {inner}/{inner}" if inner else f" of at most {step.total}")
     return words + (f" · {len(step.others) + 1} candidates" if step.others else "")
 

@@ -8,7 +8,6 @@ from typing import Any
 import gradio as gr
 
 from captioners import controls
-from captioners.controls import guidance_off
 from captioners.types import Control, Settings, Spec
 
 SHARED_SEED = "seed"
@@ -72,11 +71,11 @@ def _within(control: Control, value: Any) -> Any:
 
 def presets(specs: Sequence[Spec]) -> dict[str, dict[str, Any]]:
     """Preset → the shared controls that it moves; "paper" moves none, so every method has its own default."""
-    front, off = front_controls(specs), {name: value for spec in specs for name, value in guidance_off(spec).items()}
+    front, off = front_controls(specs), {name: value for spec in specs for name, value in spec.unguided.items()}
     return {name: {k: v for k, v in values.items() if k in front} for name, values in (("off", off), ("paper", {}), ("strong", STRONG))}
 
 
 def own_preset(spec: Spec, preset: str) -> dict[str, Any]:
     """The method's own controls that a preset sets: one of them may decide at which value of a shared one guidance is off."""
     own = {c.name for c in own_controls(spec)}
-    return {name: value for name, value in guidance_off(spec).items() if name in own} if preset == "off" else {}
+    return {name: value for name, value in spec.unguided.items() if name in own} if preset == "off" else {}

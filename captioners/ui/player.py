@@ -8,7 +8,6 @@ from typing import Any
 
 import gradio as gr
 
-from captioners.controls import unguided
 from captioners.types import CaptionLabError, Media, Result, Settings, SettingsError, Spec, Step
 from captioners.ui import knobs
 from captioners.ui.badges import Scale
@@ -72,7 +71,7 @@ class Player:
         reach = 0.75 * (ladder[1] - ladder[0])
         for scale in sorted((s for s in {chosen[SCALE], *ladder} if abs(s - chosen[SCALE]) <= reach), key=lambda s: abs(s - chosen[SCALE])):
             near = chosen.replace(**{SCALE: scale})
-            if steps := self.studio.known(media, self.spec.id, [near, unguided(self.spec, near)]):
+            if steps := self.studio.known(media, self.spec.id, [near, self.spec.without_guidance(near)]):
                 return self._finished(media, *steps)
         return _skip()
 
@@ -87,7 +86,7 @@ class Player:
         shown = 0.0
         try:
             media, chosen = self.studio.media(source), settings()
-            for guided, plain in self.studio.stream(media, self.spec.id, [chosen, unguided(self.spec, chosen)]):
+            for guided, plain in self.studio.stream(media, self.spec.id, [chosen, self.spec.without_guidance(chosen)]):
                 if guided.result and plain.result:
                     yield self._finished(media, guided, plain)
                 elif time.monotonic() - shown > FRAME:

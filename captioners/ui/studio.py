@@ -14,7 +14,6 @@ from threading import Lock
 
 from captioners import registry
 from captioners.allocator import give_back
-from captioners.controls import unguided
 from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.types import CaptionLabError, Media, Result, Settings, Step
@@ -174,7 +173,7 @@ class Studio:
         for spec in registry.available():
             if media.kind in spec.modalities:
                 try:
-                    self.results(media, spec.id, [spec.settings(), unguided(spec, spec.settings())])
+                    self.results(media, spec.id, [spec.settings(), spec.without_guidance(spec.settings())])
                 except CaptionLabError as error:
                     print(f"{spec.id} is not ready: {error}")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import gradio as gr
 
-from captioners.controls import guidance_off, unguided
 from captioners.lab import choose_methods
 from captioners.types import CaptionLabError, Result, Spec
 from captioners.ui import examples
@@ -97,9 +96,9 @@ class BlindVote:
             for _ in range(TRIES):
                 path = self.random.choice(examples.PICTURES + examples.SOUNDS)
                 media = self.studio.media(path)
-                spec = self.random.choice([s for s in choose_methods(media.kind) if guidance_off(s)])  # others cannot differ
+                spec = self.random.choice([s for s in choose_methods(media.kind) if s.unguided])  # others cannot differ
                 settings = spec.settings()
-                guided, plain = self.studio.results(media, spec.id, [settings, unguided(spec, settings)])
+                guided, plain = self.studio.results(media, spec.id, [settings, spec.without_guidance(settings)])
                 if guided.caption != plain.caption:
                     return self._ballot(path, media.kind, guided, plain)
         except CaptionLabError as error:

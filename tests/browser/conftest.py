@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import fakes
 import pytest
 
+from captioners.captioner import Captioner
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, SEED, TEMPERATURE
 from captioners.lab import Lab
-from captioners.registry import Captioner
 from captioners.types import Alternative, Candidate, Result, Spec, Step, StepToken, TokenTrace, to_json
 from captioners.ui.page import build, launch_options
 from captioners.ui.studio import Studio

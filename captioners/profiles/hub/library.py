@@ -23,7 +23,7 @@ from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import Source, smaller
 from captioners.profiles.hub.weights import check_weights, weights_files
 from captioners.profiles.store import file_hash
-from captioners.provenance import note
+from captioners.run_record import record_weights
 
 Announce = Callable[[str], None]
 
@@ -91,7 +91,7 @@ class Library:
 
     def note(self, role: str) -> None:
         """A run uses the role's model."""
-        note(role, self.names[role])
+        record_weights(role, self.names[role])
 
     def ready(self, net: nn.Module) -> nn.Module:
         """Frozen, in evaluation mode, on the device."""

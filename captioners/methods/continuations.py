@@ -11,22 +11,25 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from captioners.contract import CaptionerModels, SpellingTokenizer
+from captioners.nets.padding import left_padded
+from captioners.nets.transformer import KeysValues
+from captioners.run_record import RunRecord
 from captioners.text import EOS, UNFINISHED
 
 CANDIDATES = 64  # tokens of each row that are scored; the others are left out of the guided distribution
 ATTACHED = tuple(",.;:!?'")  # what follows a word without a space
-Cache = list[tuple[Tensor, Tensor]]
 
 
-class Spelling:
+class SortedVocabulary:
     """The language model's vocabulary sorted by its text, so that all tokens that begin with some text are a range."""
 
-    def __init__(self, tokenizer: Any):
+    def __init__(self, tokenizer: SpellingTokenizer) -> None:
         pieces = [tokenizer.piece(i) for i in range(len(tokenizer))]
         self.order = sorted(range(len(pieces)), key=pieces.__getitem__)
         self.texts = [pieces[i] for i in self.order]
@@ -37,21 +40,27 @@ class Spelling:
         return low, bisect.bisect_left(self.texts, text + chr(0x10FFFF), lo=low)
 
 
-class Continuations:
-    """The language model's rows, each behind its own prompt, for those rows whose weight is not zero."""
+class ContinuationScorer:
+    """A language model with a vocabulary of its own; each row that asks stands behind its own prompt."""
 
-    def __init__(self, players, rows: Sequence[int], prompts: Sequence[str], count: int, max_tokens: int, called: Callable[[], None]):
-        """`rows` of `count` ask the language model; each has a prompt of captions separated by |."""
-        self.lm, self.tokenizer, self.words = players.language_model(), players.lm_tokenizer, players.tokenizer
-        self.index, self.count, self.called = list(rows), count, called
-        self.device, self.spelling = players.device, Spelling(self.tokenizer)
+    def __init__(
+        self,
+        models: CaptionerModels,
+        asking: Sequence[int],
+        prompts: Sequence[str],
+        rows: int,
+        max_tokens: int,
+        record: RunRecord,
+    ) -> None:
+        """`asking` are the rows, of `rows` in all, that ask; each has a prompt of captions separated by |."""
+        self.lm, self.captioner_tokenizer = models.language_model(), models.tokenizer
+        self.tokenizer = cast(SpellingTokenizer, models.lm_tokenizer)  # a vocabulary of its own can spell
+        self.index, self.rows, self.record = list(asking), rows, record
+        self.device, self.vocabulary = models.device, SortedVocabulary(self.tokenizer)
         self.before: list[int | None] = [None] * len(self.index)  # the captioner's last token
         self.pending = [""] * len(self.index)  # the text since the last word boundary
-        read = [self._prompt(p, max_tokens) for p in prompts]
-        longest = max(map(len, read))
-        ids = torch.tensor([[self.tokenizer.pad] * (longest - len(r)) + r for r in read], device=self.device)
-        self.mask = torch.tensor([[False] * (longest - len(r)) + [True] * len(r) for r in read], device=self.device)
-        self.past: Cache | None = None
+        ids, self.mask = left_padded([self._prompt(p, max_tokens) for p in prompts], self.tokenizer.pad, self.device)
+        self.past: list[KeysValues] | None = None
         self._read(ids)
 
     def _prompt(self, prompt: str, max_tokens: int) -> list[int]:
@@ -66,46 +75,44 @@ class Continuations:
         """log p (count, vocab) over the best candidates of `scores()`, −inf elsewhere; NaN for rows that do not ask."""
         if not self.index:
             return {}
-        wanted = scores()[self.index]
-        best, ids = wanted.topk(min(CANDIDATES, wanted.shape[1]), dim=1)
-        texts = [[self._text(row, i) for i in some] for row, some in enumerate(ids.tolist())]
+        unaided = scores()[self.index]
+        best, ids = unaided.topk(min(CANDIDATES, unaided.shape[1]), dim=1)
+        texts = [[self._text(row, token) for token in tokens] for row, tokens in enumerate(ids.tolist())]
         scored = self._score(texts).masked_fill(torch.isneginf(best), -math.inf).log_softmax(-1)
-        out = wanted.new_full((self.count, wanted.shape[1]), math.nan)
-        out[self.index] = torch.full_like(wanted, -math.inf).scatter(1, ids, scored.to(wanted.dtype))
-        return {"lm": out}
+        logp = unaided.new_full((self.rows, unaided.shape[1]), math.nan)
+        logp[self.index] = torch.full_like(unaided, -math.inf).scatter(1, ids, scored.to(unaided.dtype))
+        return {"lm": logp}
 
     def append(self, tokens: Tensor) -> None:
         """Take the chosen tokens (count,); a finished word is read by the language model."""
         if not self.index:
             return
-        finished: list[list[int]] = []
+        words: list[list[int]] = []  # of each row: the word that is finished now, in the language model's tokens
         for row, token in enumerate(tokens[self.index].tolist()):
             text = self._text(row, token)
             whole = not text.endswith(UNFINISHED)
             self.pending[row] = "" if whole else text.removesuffix(UNFINISHED)
             self.before[row] = token
-            finished.append(self.tokenizer.raw(text) if whole and text != EOS else [])
-        longest = max(map(len, finished))
-        if longest:
-            ids = torch.tensor([[self.tokenizer.pad] * (longest - len(f)) + f for f in finished], device=self.device)
-            there = torch.tensor([[False] * (longest - len(f)) + [True] * len(f) for f in finished], device=self.device)
-            self.mask = torch.cat([self.mask, there], 1)
-            kept = self.logp
+            words.append(self.tokenizer.raw(text) if whole and text != EOS else [])
+        if any(words):
+            ids, present = left_padded(words, self.tokenizer.pad, self.device)
+            self.mask = torch.cat([self.mask, present], 1)
+            before = self.logp
             self._read(ids)
-            self.logp = torch.where(there[:, -1:], self.logp, kept)  # rows without a new word stand where they stood
+            self.logp = torch.where(present[:, -1:], self.logp, before)  # rows without a new word stand where they stood
 
     def keep(self, places: list[int]) -> None:
         """Only the rows at these places go on."""
-        moved = {place: i for i, place in enumerate(places)}
-        mine = [i for i, place in enumerate(self.index) if place in moved]
-        self.index, self.count = [moved[self.index[i]] for i in mine], len(places)
-        self.before, self.pending = [self.before[i] for i in mine], [self.pending[i] for i in mine]
-        self.mask, self.logp = self.mask[mine], self.logp[mine]
-        self.past = [(k[mine], v[mine]) for k, v in self.past]
+        new_place = {place: i for i, place in enumerate(places)}
+        kept = [i for i, row in enumerate(self.index) if row in new_place]
+        self.index, self.rows = [new_place[self.index[i]] for i in kept], len(places)
+        self.before, self.pending = [self.before[i] for i in kept], [self.pending[i] for i in kept]
+        self.mask, self.logp = self.mask[kept], self.logp[kept]
+        self.past = [(k[kept], v[kept]) for k, v in self.past or []]
 
     def _text(self, row: int, token: int) -> str:
         """A candidate with what is pending before it; EOS is the end."""
-        piece = self.words.piece(token, self.before[row])
+        piece = self.captioner_tokenizer.piece(token, self.before[row])
         if piece == EOS:
             return EOS
         if piece.startswith(" ") and piece[1:].startswith(ATTACHED):
@@ -113,8 +120,9 @@ class Continuations:
         return self.pending[row] + piece
 
     def _read(self, ids: Tensor) -> None:
+        """Move the cache on by some tokens of every row."""
         logits, self.past = self.lm(ids, self.past, self.mask)
-        self.called()
+        self.record.call("language model")
         self.logp = logits[:, -1].log_softmax(-1)  # (rows, LM vocabulary) of what follows the last boundary
 
     def _score(self, texts: list[list[str]]) -> Tensor:
@@ -122,8 +130,8 @@ class Continuations:
         out = torch.full((len(texts), len(texts[0])), -math.inf, device=self.device)
         total = self._sums(self.logp)
         several: list[tuple[int, int, list[int], bool]] = []
-        for row, some in enumerate(texts):
-            for k, text in enumerate(some):
+        for row, candidates in enumerate(texts):
+            for k, text in enumerate(candidates):
                 if text == EOS:
                     out[row, k] = self.logp[row, list(self.tokenizer.special_ids)].logsumexp(0)
                     continue
@@ -145,8 +153,8 @@ class Continuations:
         longest = max(len(ids) for _, _, ids, _ in several)
         ids = torch.tensor([i[:-1] + [self.tokenizer.pad] * (longest - len(i)) for _, _, i, _ in several], device=self.device)
         mask = torch.cat([self.mask[rows], torch.ones_like(ids, dtype=torch.bool)], 1)
-        logp = self.lm(ids, [(k[rows], v[rows]) for k, v in self.past], mask)[0].log_softmax(-1)
-        self.called()
+        logp = self.lm(ids, [(k[rows], v[rows]) for k, v in self.past or []], mask)[0].log_softmax(-1)
+        self.record.call("language model")
         for i, (row, k, spelled, unfinished) in enumerate(several):
             path = self.logp[row, spelled[0]] + sum(logp[i, j, spelled[j + 1]] for j in range(len(spelled) - 2))
             last = logp[i, len(spelled) - 2]
@@ -156,11 +164,11 @@ class Continuations:
 
     def _sums(self, logp: Tensor) -> Tensor:
         """Running sums of p (…, LM vocabulary) in the order of spelling."""
-        return logp.exp()[..., self.spelling.order].cumsum(-1)
+        return logp.exp()[..., self.vocabulary.order].cumsum(-1)
 
     def _begins(self, sums: Tensor, text: str) -> Tensor:
         """log of the probability of all single tokens that begin with `text` and go on."""
-        low, high = self.spelling.longer(text)
+        low, high = self.vocabulary.longer(text)
         if high == low:
             return torch.tensor(-math.inf, device=sums.device)
-        return (sums[high - 1] - (sums[low - 1] if low else 0.0)).clamp(min=0).log()
+        return (sums[high - 1] - (sums[low - 1] if low else sums.new_zeros(()))).clamp(min=0).log()

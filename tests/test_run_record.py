@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from captioners import registry
-from captioners.provenance import note, noted, noting
+from captioners.run_record import RunRecord, current_run, record_weights, recorded
 
 MADE_OF = {
     "cfg": {"image-encoder", "cfg"},
@@ -31,15 +31,23 @@ def test_a_language_model_is_named_when_it_is_asked(cfg, picture):
     assert set(cfg.caption(picture, cfg.spec.settings(max_tokens=3)).weights) == {"image-encoder", "cfg"}
 
 
-def test_a_run_keeps_its_notes_apart_from_others_and_across_threads():
+def test_a_run_keeps_its_record_apart_from_others_and_across_threads():
     def run(name):
         for part in ("first", "second"):
-            note(part, name)
-            yield noted()
+            record_weights(part, name)
+            yield dict(current_run().weights)
 
-    one, two = noting(run("one")), noting(run("two"))
+    one, two = recorded(run("one"), RunRecord()), recorded(run("two"), RunRecord())
     with ThreadPoolExecutor(1) as other:
         assert [next(one), other.submit(next, two).result()] == [{"first": "one"}, {"first": "two"}]
         assert [other.submit(next, one).result(), next(two)] == [{"first": "one", "second": "one"}, {"first": "two", "second": "two"}]
-    note("third", "outside of any run")
-    assert noted() == {}
+    record_weights("third", "outside of any run")
+    with pytest.raises(RuntimeError, match="decode"):
+        current_run()
+
+
+def test_the_seconds_of_a_batch_are_divided_among_its_inputs(cfg, draw):
+    pictures = [draw(i) for i in range(3)]
+    alone = cfg.caption_batch(pictures, [cfg.spec.settings(max_tokens=3)] * 3)
+    assert alone[0].seconds["decode"] == alone[2].seconds["decode"] > 0
+    assert alone[0].calls == alone[2].calls

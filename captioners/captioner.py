@@ -1,0 +1,114 @@
+"""The base of every method: subclasses write `decode`, one loop behind a single caption, a batch and a stream."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from captioners.allocator import lacks_memory
+from captioners.contract import MethodModels
+from captioners.decoding import diversity, rank, step_tokens
+from captioners.run_record import RunRecord, current_run, recorded
+from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step, TokenTrace, to_json
+
+INPUT_WORDS = {"image": "a picture", "audio": "a sound clip"}
+
+
+class Captioner(ABC):
+    """One guided captioning method, on the models of one profile."""
+
+    spec: ClassVar[Spec]
+
+    def __init__(self, models: MethodModels) -> None:
+        self.models = models
+
+    @abstractmethod
+    def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
+        """The loop: yields at every moment, so that a caller may stop: one Step per input if `live`, else an empty list.
+
+        The last moment's Steps are made by `finish` and hold the Results.
+        """
+
+    def finish(
+        self,
+        media: Media,
+        settings: Settings,
+        captions: Sequence[str],
+        *,
+        logprobs: Sequence[float] | None = None,
+        trace_of: Callable[[int], list[TokenTrace]] = lambda best: [],
+        details_of: Callable[[int], dict[str, Any]] = lambda best: {},
+    ) -> Step:
+        """The last Step of one input: its candidate captions ranked, the best one's trace, and how it came about.
+
+        `logprobs` are the captions' own, where known; `trace_of(i)` and `details_of(i)` are asked for the best caption only.
+        """
+        record = current_run()
+        ranking = settings.get("ranking", "ranker")
+        with record.stage("rank"):
+            ranker = self.models.ranker(media.kind) if len(captions) > 1 and ranking == "ranker" else None
+            candidates, order = rank(ranker, media, captions, logprobs)
+        with record.stage("trace"):
+            trace, details = (trace_of(order[0]), details_of(order[0])) if settings.traced else ([], {})
+        if len(captions) > 1:
+            details = {**details, "diversity": diversity(captions)}
+        result = Result(
+            method=self.spec.id,
+            caption=candidates[0].caption,
+            candidates=candidates,
+            trace=trace,
+            settings=to_json(settings),
+            seed=settings["seed"],
+            profile=self.models.profile,
+            weights=dict(sorted(record.weights.items())),
+            seconds={name: value / record.inputs for name, value in record.seconds.items()},
+            calls=dict(record.calls),
+            notes=[*media.notes, *self.models.notes],
+            details=details,
+        )
+        return Step(len(trace), len(trace), step_tokens(trace), trace, [c.caption for c in candidates[1:]], result)
+
+    def run(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
+        """`decode` with a record of its own; a lack of memory is told in a sentence."""
+        try:
+            yield from recorded(self.decode(media, settings, live), RunRecord(len(media)))
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            advice = "choose fewer candidates, a smaller --batch, a smaller model with --models FILE, or --device cpu."
+            raise CaptionLabError(f"There is not enough memory for what {self.spec.title} was asked: {advice}") from error
+
+    def caption_batch(self, media: Sequence[Media], settings: Sequence[Settings]) -> list[Result]:
+        """One result per input. Inputs may differ in everything: media, scales, seeds."""
+        if len(media) != len(settings):
+            raise ValueError(f"{len(media)} media but {len(settings)} settings")
+        if not media:
+            return []
+        for item in media:
+            self.check(item)
+        (last,) = deque(self.run(media, settings, live=False), maxlen=1)
+        return [step.finished for step in last]
+
+    def stream(self, media: Media, settings: Settings) -> Iterator[Step]:
+        """The same work for one input, live."""
+        self.check(media)
+        for (step,) in self.run([media], [settings], live=True):
+            yield step
+
+    def caption(self, media: Media, settings: Settings | None = None) -> Result:
+        """One caption."""
+        return self.caption_batch([media], [settings or self.spec.settings()])[0]
+
+    @classmethod
+    def passes(cls, settings: Settings) -> int:
+        """About how many passes of its model a caption takes, one behind the other: steps where there are steps, else tokens."""
+        return int(settings.get("num_steps", settings.get("max_tokens", 1)))
+
+    @classmethod
+    def check(cls, media: Media) -> None:
+        """Refuse a modality that the method does not know."""
+        if media.kind not in cls.spec.modalities:
+            kinds = " or ".join(INPUT_WORDS[m] for m in cls.spec.modalities)
+            raise CaptionLabError(f"{cls.spec.title} cannot caption this kind of input: give {kinds}.")
