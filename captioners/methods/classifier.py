@@ -138,11 +138,6 @@ class ClassifierGuided(Captioner):
         # modality → every token as a single word in the ranker's space (vocab, d), NaN until it is needed
         self.word_vectors: dict[Modality, Tensor] = {}
 
-    @classmethod
-    def passes(cls, settings: Settings) -> int:
-        """Gradient steps before every token, and the token."""
-        return settings["max_tokens"] * (1 + settings["num_steps"])
-
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, tokenizer = current_run(), self.models.tokenizer
