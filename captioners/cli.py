@@ -113,7 +113,7 @@ def build_parser() -> Parser:
     bench.add_argument("--only", nargs="+", metavar="NAME", help="only these contests (default: all)")
     bench.add_argument("--json", metavar="OUT", help="write the figures to this file")
 
-    train = command("train", train_command, "Train one part of the embedded profile.")
+    train = command("train", train_command, "Train one part, or all of the embedded profile.")
     train.add_argument("part", metavar="PART")
     train.add_argument("--data", required=True, type=Path, metavar="DIR", help="the training data")
     train.add_argument("--out", required=True, type=Path, metavar="DIR", help="where weights and metrics go")
@@ -123,8 +123,8 @@ def build_parser() -> Parser:
     train.add_argument("--seed", type=int, default=0, metavar="N")
     train.add_argument("--epochs", type=float, metavar="N", help="instead of the part's own number")
     train.add_argument("--from", dest="start", type=Path, metavar="DIR", help="go on from the weights in this folder")
-    train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another size for the part's network")
-    train.add_argument("--final", action="store_true", help="audio parts: train on the development fold too")
+    train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a constant of the recipe or the network")
+    train.add_argument("--final", action="store_true", help="audio parts: train on the held-out clips too")
     return parser
 
 
@@ -314,9 +314,9 @@ def bench_command(args: argparse.Namespace) -> None:
 
 def train_command(args: argparse.Namespace) -> None:
     """Train one part."""
-    from captioners.training import HUB_PARTS, PARTS, Job, train
+    from captioners.training import HUB_PARTS, PARTS, Job, train, train_all
 
-    known = HUB_PARTS if args.profile == "hub" else PARTS
+    known = HUB_PARTS if args.profile == "hub" else ["all", *PARTS]
     if args.part not in known:
         raise CaptionLabError(f"There is no part called {args.part!r} in this profile: choose from {', '.join(known)}.")
     if args.profile == "hub" and args.start:
@@ -336,9 +336,14 @@ def train_command(args: argparse.Namespace) -> None:
         args.start,
         profile=args.profile,
         models=args.models,
-        sizes=tuple(assigned(a, "NAME=VALUE") for a in args.set),
+        settings=tuple(assigned(a, "NAME=VALUE") for a in args.set),
     )
-    print(json.dumps(to_json(train(args.part, job)), indent=1))
+    if args.part == "all":
+        if args.set or args.start:
+            raise CaptionLabError("--set and --from are for one part: leave them out, or train that part first.")
+        train_all(job)
+    else:
+        print(json.dumps(to_json(train(args.part, job)), indent=1))
 
 
 # -------------------------------------------------------------------------------------------- settings and printing

@@ -15,9 +15,8 @@ from torch import Tensor
 
 PAD, BOS, EOS, MASK, UNK = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
 UNFINISHED = "\u00ad"  # a soft hyphen at the end of a shown piece: its word goes on, in vocabularies that know
-OWN = {"image": "flickr8k", "audio": "esc50"}  # the corpus of each modality's own pairs
-DOMAINS = ("flickr8k", "multi30k", "coco", "audiocaps", "clotho", "esc50")
-SPECIALS = (PAD, BOS, EOS, MASK, UNK, *(f"<{d}>" for d in DOMAINS))
+SPECIALS = (PAD, BOS, EOS, MASK, UNK)
+PAIRS = {"image": "picture", "audio": "sound"}  # the domain of captions that come with their picture or sound
 
 
 def clean(text: str) -> str:
@@ -32,26 +31,28 @@ class CaptionTokenizer:
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self.pad, self.bos, self.eos, self.mask, self.unk = (tokenizer.token_to_id(t) for t in SPECIALS[:5])
-        self.tags = {d: tokenizer.token_to_id(f"<{d}>") for d in DOMAINS}
-        self.special_ids = tuple(tokenizer.token_to_id(t) for t in SPECIALS)
+        self.pad, self.bos, self.eos, self.mask, self.unk = (tokenizer.token_to_id(t) for t in SPECIALS)
+        added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
+        self.tags = {text.strip("<>"): i for text, i in added.items() if text not in SPECIALS}  # domain → its start token
+        self.special_ids = tuple(added.values())
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> CaptionTokenizer:
-        """A new BPE over `texts`."""
+    def train(cls, texts: Iterable[str], vocab_size: int, domains: Sequence[str] = ()) -> CaptionTokenizer:
+        """A new BPE over `texts`, with a start token for each domain: pictures, sounds and the text corpora in `domains`."""
         tokenizer = Tokenizer(models.BPE(unk_token=UNK))
         tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation(), pre_tokenizers.Digits(individual_digits=True)]
         )
         tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(SPECIALS), min_frequency=3, show_progress=False)
+        specials = [*SPECIALS, *(f"<{domain}>" for domain in (*PAIRS.values(), *domains))]
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, min_frequency=3, show_progress=False)
         tokenizer.train_from_iterator((clean(t) for t in texts), trainer)
         return cls(tokenizer)
 
     def start(self, kind: str) -> int:
         """The start token of captions of a modality: the tag of its own pairs."""
-        return self.tags[OWN[kind]]
+        return self.tags[PAIRS[kind]]
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()

@@ -89,6 +89,12 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
     return module
 
 
+def part_hash(name: str, folder: Path) -> str:
+    """The SHA-256 of a part's file, whole."""
+    path = folder / ("tokenizer.json" if name == "tokenizer" else f"{name}.safetensors")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 @lru_cache(maxsize=64)
 def file_hash(path: Path) -> str:
     """A short name for a weights file's content."""

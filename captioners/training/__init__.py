@@ -1,22 +1,36 @@
-"""One trained part, one command: `python -m captioners train PART --data DIR --out DIR`.
+"""One trained part, one command: `python -m captioners train PART --data DIR --out DIR`; `train all` makes them all, in order.
 
-A module here registers its part with `@part`; a `Job` says where data, output and caches are.
+A module here trains the parts that `PARTS` gives it. A `Job` says where data, output and caches are; a part's `Recipe` and its network's
+configuration hold every constant of its training, and `--set NAME=VALUE` changes them.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from captioners.allocator import keep_freed_memory
-from captioners.profiles.store import WEIGHTS, find_part
+from captioners.profiles.store import WEIGHTS, find_part, part_hash
 from captioners.types import CaptionLabError
 
-Config = TypeVar("Config")
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a part is optimised. The recipe of a part adds what only it has."""
+
+    epochs: float  # below 1: that share of the batches of one epoch
+    batch: int
+    lr: float
+    weight_decay: float = 0.05
+    beta1: float = 0.9
+    beta2: float = 0.98
+    ema: float = 0.998  # of the weights that are kept
 
 
 @dataclass(frozen=True)
@@ -29,51 +43,77 @@ class Job:
     seed: int = 0
     epochs: float | None = None  # overrides the part's own number
     device: str = "auto"
-    final: bool = False  # audio parts: train on the development fold too, for shipping
+    final: bool = False  # audio parts: train on the held-out clips too, for shipping
     start: Path | None = None  # a folder with this part's weights to go on from, instead of new ones
     quiet: bool = False
     profile: str = "embedded"
     models: str | None = None  # hub profile: the file that names its models
-    sizes: tuple[tuple[str, str], ...] = ()  # (name, value): fields of the part's configuration that are not its own
+    settings: tuple[tuple[str, str], ...] = ()  # (name, value): fields of the part's recipe or configuration that are not its own
 
     def find(self, name: str) -> Path:
         """Another part's weights: the output folder's first, then the shipped ones."""
         return find_part(name, self.out, WEIGHTS)
 
-    def sized(self, config: Config) -> Config:
-        """A part's configuration with what was asked to be different."""
-        kinds = {f.name: type(getattr(config, f.name)) for f in fields(config)}
-        for name, value in self.sizes:
-            if name not in kinds:
-                raise CaptionLabError(f"This part has no size called {name!r}: choose from {', '.join(kinds)}.")
+    def configured(self, *configs: Any) -> tuple[Any, ...]:
+        """A part's dataclasses (recipe, configurations) with what was asked to be different."""
+        known = {f.name: getattr(c, f.name) for c in configs for f in fields(c)}
+        changed: dict[str, Any] = {}
+        for name, value in self.settings:
+            if name not in known:
+                raise CaptionLabError(f"This part has no setting called {name!r}: choose from {', '.join(known)}.")
             try:
-                config = replace(config, **{name: kinds[name](value)})
+                changed[name] = _read(value, known[name])
             except ValueError:
-                raise CaptionLabError(f"{name}={value} is not possible: give a value like {getattr(config, name)!r}.") from None
-        return config
+                raise CaptionLabError(f"{name}={value} is not possible: give a value like {known[name]!r}.") from None
+        if self.epochs is not None and "epochs" in known:
+            changed["epochs"] = self.epochs
+        own = [{f.name for f in fields(c)} for c in configs]
+        return tuple(replace(c, **{k: v for k, v in changed.items() if k in mine}) for c, mine in zip(configs, own, strict=True))
+
+    def command(self, name: str) -> str:
+        """The command line that makes this part, with folders left to the reader."""
+        more = [f"--seed {self.seed}"] * bool(self.seed) + [f"--epochs {self.epochs:g}"] * (self.epochs is not None)
+        more += ["--final"] * self.final + [f"--profile {self.profile}"] * (self.profile != "embedded")
+        more += [f"--set {k}={v}" for k, v in self.settings]
+        return " ".join(["python -m captioners train", name, "--data DATA --out DIR", *more])
 
 
-Part = Callable[[Job], dict[str, Any]]
+def _read(text: str, like: Any) -> Any:
+    """The value that a text stands for, of the kind of the value that it replaces."""
+    if isinstance(like, bool):
+        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else int("?")
+    return type(like)(text)
 
-# part → the module that trains it; in the order in which they depend on each other
-PARTS: dict[str, str] = {
-    "tokenizer": "tokenizer",
-    "image-encoder": "image_encoder",
-    "audio-encoder": "audio_encoder",
-    "image-ranker": "matcher",
-    "image-judge": "matcher",
-    "audio-ranker": "matcher",
-    "audio-judge": "matcher",
-    "fluency-judge": "language_model",
-    "caption-lm": "language_model",
-    "cfg": "captioner",
-    "image-vq": "vq",
-    "audio-vq": "vq",
-    "mc-diffusion": "mask_denoiser",
-    "prefix-diffusion": "prefix_denoiser",
-    "audibility": "classifier",
-    "visibility": "classifier",
-    "audibility-judge": "classifier",
+
+@dataclass(frozen=True)
+class PartInfo:
+    """Where a part is trained, how long that takes on two cores, and which parts it reads."""
+
+    module: str
+    minutes: float
+    needs: tuple[str, ...] = ()
+
+
+# every part of the embedded profile, in the order in which they depend on each other
+PARTS: dict[str, PartInfo] = {
+    "tokenizer": PartInfo("tokenizer", 1),
+    "fluency-judge": PartInfo("language_model", 8, ("tokenizer",)),
+    "caption-lm": PartInfo("language_model", 25, ("tokenizer",)),
+    "image-encoder": PartInfo("image_encoder", 45),
+    "judge-encoder": PartInfo("image_encoder", 15),
+    "audio-encoder": PartInfo("audio_encoder", 12),
+    "image-ranker": PartInfo("matcher", 20, ("tokenizer", "image-encoder")),
+    "image-judge": PartInfo("matcher", 20, ("tokenizer", "judge-encoder")),
+    "audio-ranker": PartInfo("matcher", 4, ("tokenizer", "audio-encoder", "image-ranker")),
+    "audio-judge": PartInfo("matcher", 4, ("tokenizer", "audio-encoder", "image-judge")),
+    "cfg": PartInfo("captioner", 60, ("tokenizer", "image-encoder", "audio-encoder", "caption-lm")),
+    "image-vq": PartInfo("vq", 4, ("image-encoder",)),
+    "audio-vq": PartInfo("vq", 1, ("audio-encoder",)),
+    "mc-diffusion": PartInfo("mask_denoiser", 40, ("tokenizer", "cfg", "image-vq", "audio-vq")),
+    "prefix-diffusion": PartInfo("prefix_denoiser", 40, ("tokenizer", "cfg", "image-encoder", "audio-encoder")),
+    "audibility": PartInfo("classifier", 3, ("tokenizer",)),
+    "visibility": PartInfo("classifier", 3, ("tokenizer",)),
+    "audibility-judge": PartInfo("classifier", 1, ("tokenizer",)),
 }
 
 
@@ -86,20 +126,55 @@ HUB_PARTS: dict[str, str] = {
     "prefix-diffusion": "hub.prefix_denoiser",
 }
 
-# parts whose network is given
-FIXED = {"embedded": ("tokenizer", "image-encoder", "audio-encoder"), "hub": ("cfg", "audibility", "visibility")}
-
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
+    """Train one part, write its weights and the record of the training into `job.out`, and return the record."""
     import torch
 
-    if job.sizes and name in FIXED[job.profile]:
-        raise CaptionLabError(f"The size of {name} is given: leave --set out.")
     keep_freed_memory()
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
-    module = (HUB_PARTS if job.profile == "hub" else PARTS)[name]
+    module = HUB_PARTS[name] if job.profile == "hub" else PARTS[name].module
+    commit, began = code_version(), time.perf_counter()
     metrics = import_module(f"captioners.training.{module}").train(name, job)
-    if metrics:  # only the first of several processes has some
-        (job.out / f"{name}.metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+    if not metrics:  # only the first of several processes has some
+        return metrics
+    record = {"command": job.command(name), "seed": job.seed, "commit": commit, "minutes": (time.perf_counter() - began) / 60}
+    if job.profile == "embedded":
+        from captioners.training import corpus
+
+        record |= {"hash": part_hash(name, job.out), "data": corpus.counts(job.data)}
+    metrics = record | metrics  # a loop counts its minutes over all the times it was resumed
+    (job.out / f"{name}.metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     return metrics
+
+
+def train_all(job: Job, say: Callable[[str], None] = print) -> dict[str, dict[str, Any]]:
+    """Every part that `job.out` does not hold yet, in order; a killed run goes on where it was."""
+    done = {name for name in PARTS if (job.out / f"{name}.metrics.json").exists()}
+    say("part              minutes  needs")
+    for name, part in PARTS.items():
+        say(f"{name:17} {'done' if name in done else f'{part.minutes:g}':>7}  {', '.join(part.needs)}")
+    say(f"{'all':17} {sum(p.minutes for n, p in PARTS.items() if n not in done):7g}  (two cores)")
+    reports = {}
+    for name in PARTS:
+        if name not in done:
+            say(f"-- {name}")
+            reports[name] = train(name, job)
+    say("part              minutes  measured")
+    for name in PARTS:
+        record = json.loads((job.out / f"{name}.metrics.json").read_text())
+        hidden = ("seed", "minutes", "epochs", "best_epoch", "parameters")
+        figures = [f"{k} {v:.3g}" for k, v in record.items() if isinstance(v, float | int) and k not in hidden]
+        say(f"{name:17} {record['minutes']:7.1f}  {', '.join(figures[:5])}")
+    return reports
+
+
+def code_version() -> str:
+    """The commit of the code, with a mark where files differ from it; empty where there is no repository."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--", "*.py", "*.toml"], cwd=here, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit + "+changes" * bool(changed.strip())

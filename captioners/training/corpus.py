@@ -1,50 +1,116 @@
-"""The training data as lists of plain records. The folder layout is the one that assets/MODEL_CARD.md describes."""
+"""The training data as lists of plain records. Which sets there are and how they lie is said by `data.toml`, here or in the data folder."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
+import tomllib
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-TEXT_FILES = {
-    "multi30k": ("multi30k.txt",),
-    "coco": ("coco_val2017.txt",),
-    "audiocaps": ("audiocaps_train.txt",),
-    "clotho": ("clotho_train.txt",),
-}
-MULTI30K_PICTURES = 27_246  # multi30k.txt is five blocks of this many lines; line i of each describes one picture
+from captioners.types import Modality
+
+CAPTIONS_EACH = 5  # captions of one picture or clip in a text corpus that tells which belong together
+HELD_OUT = 5  # one recording of so many is held out where clips have no folds
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of Flickr8k with its five captions."""
+    """A picture with its captions."""
 
     path: Path
     split: str
     captions: tuple[str, ...]
+    source: str  # the data set
+    objects: tuple[str, ...] = ()  # boxed classes, where they are known; the largest first
+    size: tuple[int, int] | None = None  # width and height before the file was made, where they are known
+    squeezed: bool = False  # the file is a square, the picture was of another shape
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip of ESC-50 with its class."""
+    """A clip with its class."""
 
     path: Path
-    fold: int
+    source: str
     category: str
+    held_out: bool
 
 
-def pictures(data: Path, split: str | None = None) -> list[Picture]:
-    """Flickr8k, in the file's order."""
-    rows = [json.loads(line) for line in (data / "flickr8k/captions.jsonl").read_text().splitlines()]
-    found = [Picture(data / "flickr8k/images" / r["image"], r["split"], tuple(r["captions"])) for r in rows]
-    return [p for p in found if split in (None, p.split)]
+@dataclass(frozen=True)
+class TextCorpus:
+    """Captions without their media."""
+
+    name: str
+    of: Modality
+    groups: tuple[tuple[str, ...], ...]  # captions of one picture or clip stand together
+
+    @property
+    def captions(self) -> list[str]:
+        """All of them."""
+        return [caption for group in self.groups for caption in group]
+
+    def half(self, which: int) -> list[str]:
+        """Half 0 or 1; captions of one picture or clip are never in both."""
+        return [caption for group in self.groups[which::2] for caption in group]
+
+
+@lru_cache(maxsize=4)
+def manifest(data: Path) -> dict[str, Any]:
+    """What the data folder holds."""
+    own = data / "data.toml"
+    return tomllib.loads((own if own.exists() else Path(__file__).with_name("data.toml")).read_text(encoding="utf-8"))
+
+
+def pictures(data: Path, split: str | None = None, source: str | None = None) -> list[Picture]:
+    """All picture sets (or one), in the order of their files."""
+    found = []
+    for entry in manifest(data)["pictures"]:
+        folder = data / entry["name"]
+        for line in (folder / "captions.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if split in (None, row["split"]) and source in (None, entry["name"]):
+                found.append(
+                    Picture(
+                        folder / "images" / row["image"],
+                        row["split"],
+                        tuple(row["captions"]),
+                        entry["name"],
+                        tuple(row.get("objects", ())),
+                        tuple(row["size"]) if "size" in row else None,
+                        entry.get("squeezed", False),
+                    )
+                )
+    return found
+
+
+def picture_sets(data: Path) -> list[str]:
+    """The names of the picture sets."""
+    return [entry["name"] for entry in manifest(data)["pictures"]]
 
 
 def clips(data: Path) -> list[Clip]:
-    """ESC-50, in the file's order."""
-    with (data / "esc50/esc50.csv").open() as file:
-        return [Clip(data / "esc50/audio" / r["filename"], int(r["fold"]), r["category"]) for r in csv.DictReader(file)]
+    """All sound sets, in the order of their tables."""
+    return [clip for entry in manifest(data)["sounds"] for clip in _clips(data / entry["name"], entry)]
+
+
+def _clips(folder: Path, entry: dict[str, Any]) -> Iterator[Clip]:
+    renamed = entry.get("classes", {})
+    with (folder / entry["table"]).open(encoding="utf-8") as file:
+        if entry["table"].endswith(".csv"):
+            for row in csv.DictReader(file):
+                yield Clip(folder / "audio" / row["filename"], entry["name"], row["category"], int(row["fold"]) == entry["dev_fold"])
+            return
+        for row in map(json.loads, file):
+            label = row["label"]
+            recording = next(filter(None, re.match(entry["recording"], row["audio"]).groups()))
+            category = renamed.get(label, label.replace(" ", "_"))
+            yield Clip(folder / "audio" / row["audio"], entry["name"], category, zlib.crc32(recording.encode()) % HELD_OUT == 0)
 
 
 def lines(path: Path) -> list[str]:
@@ -52,29 +118,49 @@ def lines(path: Path) -> list[str]:
     return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def texts(data: Path, domain: str) -> list[str]:
-    """One text-only corpus."""
-    return [line for name in TEXT_FILES[domain] for line in lines(data / "text" / name)]
+@lru_cache(maxsize=4)
+def texts(data: Path, split: str = "train") -> dict[str, TextCorpus]:
+    """The text-only corpora by name."""
+    found = {}
+    for entry in manifest(data)["texts"]:
+        names = entry["files"] if split == "train" else entry.get("dev", [])
+        groups = tuple(group for name in names for group in _groups(lines(data / name), entry.get("layout", "")))
+        found[entry["name"]] = TextCorpus(entry["name"], entry["of"], groups)
+    return found
 
 
-def half(data: Path, domain: str, which: int) -> list[str]:
-    """Half 0 or 1 of a text corpus: the guiding LM has half 0, the fluency judge half 1.
+def _groups(rows: list[str], layout: str) -> Iterator[tuple[str, ...]]:
+    if layout == "blocks":
+        size = len(rows) // CAPTIONS_EACH
+        yield from (tuple(rows[i::size]) for i in range(size))
+    else:
+        each = CAPTIONS_EACH if layout == "runs" else 1
+        yield from (tuple(rows[i : i + each]) for i in range(0, len(rows), each))
 
-    Captions of one picture never stand in both halves where the file tells which belong together (Multi30k).
-    """
-    corpus = texts(data, domain)
-    key = (lambda i: i % MULTI30K_PICTURES) if domain == "multi30k" else (lambda i: i // 5)
-    return [text for i, text in enumerate(corpus) if key(i) % 2 == which]
+
+def captions_about(data: Path, of: Modality, split: str = "train") -> list[str]:
+    """Every caption of that modality: of the pictures themselves, and of the text corpora."""
+    own = [c for p in pictures(data, split) for c in p.captions] if of == "image" else []
+    return own + [c for corpus in texts(data, split).values() if corpus.of == of for c in corpus.captions]
 
 
-def multi30k_groups(data: Path) -> list[list[str]]:
-    """The five captions of each Multi30k picture."""
-    corpus = texts(data, "multi30k")
-    return [corpus[i::MULTI30K_PICTURES] for i in range(MULTI30K_PICTURES)]
+def sentences(data: Path) -> tuple[list[str], list[str]]:
+    """Sentences about what can be heard, and about what cannot."""
+    files = manifest(data)["sentences"]
+    return lines(data / files["audible"]), lines(data / files["not_audible"])
 
 
 def everything(data: Path) -> list[str]:
-    """All caption text, for the tokenizer; the development split's captions are left out."""
-    flickr = [c for p in pictures(data, "train") for c in p.captions]
-    audibility = [t for name in ("audible.txt", "not_audible.txt") for t in lines(data / "audibility" / name)]
-    return flickr + [t for d in TEXT_FILES for t in texts(data, d)] + audibility
+    """All text for the tokenizer; the development split's captions are left out."""
+    audible, silent = sentences(data)
+    return captions_about(data, "image") + captions_about(data, "audio") + audible + silent
+
+
+def counts(data: Path) -> dict[str, int]:
+    """How much of everything there is, for the records of a training."""
+    found = {f"{name} pictures": sum(p.source == name for p in pictures(data, "train")) for name in picture_sets(data)}
+    found |= {f"{name} captions": len(corpus.captions) for name, corpus in texts(data).items()}
+    found |= {f"{entry['name']} clips": 0 for entry in manifest(data)["sounds"]}
+    for clip in clips(data):
+        found[f"{clip.source} clips"] += not clip.held_out
+    return found

@@ -6,8 +6,9 @@ are mixed under the neutral start token. The judge sees single captions, always 
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -18,27 +19,27 @@ from torch import Tensor, nn
 from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
 from captioners.profiles.store import save_part
 from captioners.text import CaptionTokenizer, clean
-from captioners.training import Job, corpus
+from captioners.training import Job, Recipe, corpus
 from captioners.training.loop import fit
 from captioners.training.tokenizer import load_tokenizer
 
 PACK = CausalLMConfig().context  # tokens of one training sequence of the guiding LM: about ten captions
 NEUTRAL = 0.3  # share of packs that mix corpora under <bos>
-GUIDE = {"epochs": 3, "lr": 2e-3, "batch": 16}
-JUDGE = {"epochs": 1, "lr": 3e-3, "batch": 64}
+GUIDE = Recipe(epochs=1, batch=16, lr=2e-3)
+JUDGE = Recipe(epochs=1, batch=64, lr=3e-3)
 
 
 def captions_of(job: Job, which: int) -> dict[str, list[str]]:
     """{domain: captions} of one half of everything that has text."""
-    flickr = [c for i, p in enumerate(corpus.pictures(job.data, "train")) if i % 2 == which for c in p.captions]
-    return {"flickr8k": flickr, **{d: corpus.half(job.data, d, which) for d in corpus.TEXT_FILES}}
+    pictures = [c for p in corpus.pictures(job.data, "train")[which::2] for c in p.captions]
+    return {"picture": pictures, **{name: text.half(which) for name, text in corpus.texts(job.data).items()}}
 
 
 def dev_captions(job: Job) -> dict[str, list[str]]:
-    """Captions that neither half holds: of pictures, and of sounds."""
-    pictures = [c for p in corpus.pictures(job.data, "dev") for c in p.captions]
-    sounds = corpus.lines(job.data / "text/audiocaps_val.txt") + corpus.lines(job.data / "text/clotho_val.txt")
-    return {"pictures": pictures[::2], "sounds": sounds[::3]}
+    """Captions that neither half holds: of each picture set, and of each corpus about sounds."""
+    pictures = {s: [c for p in corpus.pictures(job.data, "dev", s) for c in p.captions][::2] for s in corpus.picture_sets(job.data)}
+    sounds = {name: text.captions[::2] for name, text in corpus.texts(job.data, "dev").items() if text.groups}
+    return pictures | sounds
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -66,7 +67,8 @@ def packs(tokenizer: CaptionTokenizer, rows: dict[str, list[list[int]]], rng: ra
 def _train_guide(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     rows = {d: tokenizer.encode_all(texts) for d, texts in captions_of(job, 0).items()}
-    config, size = job.sized(CausalLMConfig(vocab=len(tokenizer))), GUIDE["batch"]
+    recipe, config = job.configured(GUIDE, CausalLMConfig(vocab=len(tokenizer)))
+    size = recipe.batch
     steps = sum(len(r) + 2 for some in rows.values() for r in some) // PACK // size - 8
 
     def batches(epoch: int) -> Iterator[Tensor]:
@@ -82,7 +84,7 @@ def _train_guide(name: str, job: Job) -> dict[str, Any]:
     def logits_of(model: CausalLM, ids: Tensor) -> Tensor:
         return model(ids)[0]
 
-    return _fit(name, job, tokenizer, CausalLM(config), asdict(config), batches, steps, loss, logits_of, GUIDE)
+    return _fit(name, job, tokenizer, CausalLM(config), asdict(config), batches, steps, loss, logits_of, recipe)
 
 
 # --------------------------------------------------------------------------------------------- the fluency judge
@@ -99,7 +101,8 @@ def bucketed(rows: list[list[int]], size: int, rng: random.Random) -> list[list[
 def _train_judge(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     rows = [[tokenizer.bos, *r, tokenizer.eos] for texts in captions_of(job, 1).values() for r in tokenizer.encode_all(texts)]
-    config, size = job.sized(RecurrentLMConfig(vocab=len(tokenizer))), JUDGE["batch"]
+    recipe, config = job.configured(JUDGE, RecurrentLMConfig(vocab=len(tokenizer)))
+    size = recipe.batch
 
     def batches(epoch: int) -> Iterator[Tensor]:
         for some in bucketed(rows, size, random.Random(job.seed * 1000 + epoch)):
@@ -112,28 +115,43 @@ def _train_judge(name: str, job: Job) -> dict[str, Any]:
     def logits_of(model: RecurrentLM, ids: Tensor) -> Tensor:
         return model(ids)
 
-    return _fit(name, job, tokenizer, RecurrentLM(config), asdict(config), batches, len(rows) // size, loss, logits_of, JUDGE)
+    return _fit(name, job, tokenizer, RecurrentLM(config), asdict(config), batches, len(rows) // size, loss, logits_of, recipe)
 
 
-def _fit(name, job, tokenizer, model, config, batches, steps, loss, logits_of, how) -> dict[str, Any]:
+def _fit(
+    name: str,
+    job: Job,
+    tokenizer: CaptionTokenizer,
+    model: nn.Module,
+    config: dict[str, Any],
+    batches: Callable[[int], Iterator[Tensor]],
+    steps: int,
+    loss: Callable[[nn.Module, Tensor], Tensor],
+    logits_of: Callable[[nn.Module, Tensor], Tensor],
+    recipe: Recipe,
+) -> dict[str, Any]:
+    """Train on batches of ids; followed by the perplexity, per word, of captions under the neutral start token."""
     dev = {kind: [(t, [tokenizer.bos, *tokenizer.encode(t), tokenizer.eos]) for t in texts] for kind, texts in dev_captions(job).items()}
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        found = {}
-        device = next(model.parameters()).device
-        for kind, pairs in dev.items():
-            total = words = 0.0
-            for start in range(0, len(pairs), 64):
-                ids = tokenizer.batch([r for _, r in pairs[start : start + 64]]).to(device)
-                total += sequence_log_likelihood(logits_of(model, ids[:, :-1]), ids[:, 1:], tokenizer.pad).sum().item()
-                words += sum(len(clean(t).split()) + 1 for t, _ in pairs[start : start + 64])
-            found[f"perplexity_{kind}"] = float(torch.tensor(-total / words).exp())
-        return {**found, "perplexity": (found["perplexity_pictures"] * found["perplexity_sounds"]) ** 0.5}
+        nats = {kind: _nats_per_word(model, tokenizer, pairs, logits_of) for kind, pairs in dev.items()}
+        of = {kind: [nats[k] for k in nats if (k in corpus.picture_sets(job.data)) == (kind == "pictures")] for kind in ("pictures", "sounds")}
+        found = {f"perplexity_{kind}": math.exp(sum(some) / len(some)) for kind, some in of.items()}
+        found["perplexity"] = (found["perplexity_pictures"] * found["perplexity_sounds"]) ** 0.5
+        return found | {f"perplexity_{kind}": math.exp(value) for kind, value in nats.items()}
 
     def save(model: nn.Module) -> None:
         save_part(job.out, name, model, config)
 
-    _, report = fit(
-        job, name, model, batches, steps, loss, evaluate, how["epochs"], how["lr"], "-perplexity", save=save, weight_decay=0.05, ema=0.998
-    )
-    return report
+    return fit(job, name, model, batches, steps, loss, evaluate, recipe, "-perplexity", save=save)[1]
+
+
+def _nats_per_word(model: nn.Module, tokenizer: CaptionTokenizer, pairs: list[tuple[str, list[int]]], logits_of: Callable) -> float:
+    """Mean −log p a word (the end counts as one) of captions, given as text and ids."""
+    device = next(model.parameters()).device
+    total = words = 0.0
+    for start in range(0, len(pairs), 64):
+        ids = tokenizer.batch([r for _, r in pairs[start : start + 64]]).to(device)
+        total += sequence_log_likelihood(logits_of(model, ids[:, :-1]), ids[:, 1:], tokenizer.pad).sum().item()
+        words += sum(len(clean(t).split()) + 1 for t, _ in pairs[start : start + 64])
+    return -total / words

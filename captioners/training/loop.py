@@ -1,4 +1,4 @@
-"""The one training loop: AdamW with a warm-up and a cosine, EMA weights, a checkpoint an epoch, resume, progress.
+"""The one training loop: AdamW with a warm-up and a cosine, EMA weights, checkpoints, resume, progress.
 
 Under `accelerate launch` every process takes its share of the batches and the first one measures and writes.
 """
@@ -18,9 +18,10 @@ from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
 from captioners.profiles.store import find_part, load_into
-from captioners.training import Job
+from captioners.training import Job, Recipe
 
 Batch = Any
+CHECKPOINT_SECONDS = 240.0  # within an epoch, so that a kill costs minutes
 
 
 def fit(
@@ -31,35 +32,30 @@ def fit(
     steps_per_epoch: int,
     loss: Callable[[nn.Module, Batch], Tensor],
     evaluate: Callable[[nn.Module], dict[str, float]],
-    epochs: int,
-    lr: float,
+    recipe: Recipe,
     better: str,  # the metric that picks the best epoch; higher is better unless it starts with "-"
-    weight_decay: float = 0.05,
-    ema: float = 0.998,
     save: Callable[[nn.Module], None] = lambda model: None,  # called with each new best model
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train, keep the best EMA weights by `better`, and return them with a history. A killed run goes on where it was."""
-    epochs = max(1, round(job.epochs or epochs))
+    epochs = max(1, round(recipe.epochs))
+    steps_per_epoch = max(1, round(min(1.0, recipe.epochs) * steps_per_epoch))
     if job.start:
         load_into(model, find_part(name, job.start))
     accelerator = Accelerator(cpu=job.device == "cpu")
     steps_per_epoch = max(1, steps_per_epoch // accelerator.num_processes)
     first = accelerator.is_main_process
-    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(_groups(model, recipe.weight_decay), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2))
     total = epochs * steps_per_epoch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, total))
-    average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(ema), use_buffers=True).to(accelerator.device)
+    average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(recipe.ema), use_buffers=True).to(accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
 
-    which = "-".join([name, f"seed{job.seed}", str(epochs), *map("=".join, job.sizes)])
+    which = "-".join([name, f"seed{job.seed}", f"{recipe.epochs:g}", *map("=".join, job.settings)])
     checkpoint = job.cache / "checkpoints" / f"{which}.pt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     history: list[dict[str, float]] = []
     best: dict[str, Any] = {"value": -math.inf, "state": None}
-    start, spent = 0, 0.0
+    start, done, running, spent, rng = 0, 0, 0.0, 0.0, None  # epochs; steps, loss of the epoch that was under way; seconds
     if checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=False, map_location=accelerator.device)
         accelerator.unwrap_model(model).load_state_dict(saved["model"])
@@ -67,18 +63,40 @@ def fit(
         optimizer.load_state_dict(saved["optimizer"])
         schedule.load_state_dict(saved["schedule"])
         history, best, start, spent = saved["history"], saved["best"], saved["epoch"], saved["seconds"]
+        done, running, rng = saved["step"], saved["running"], saved["rng"]
+
+    def write(epoch: int, step: int, seconds: float) -> None:
+        """A checkpoint after `step` steps of an epoch."""
+        state = {
+            "model": accelerator.unwrap_model(model).state_dict(),
+            "average": average.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": schedule.state_dict(),
+            "history": history,
+            "best": best,
+            "epoch": epoch,
+            "step": step,
+            "running": running,
+            "rng": torch.get_rng_state(),
+            "seconds": seconds,
+        }
+        torch.save(state, checkpoint.with_suffix(".partial"))
+        checkpoint.with_suffix(".partial").replace(checkpoint)
 
     sign, metric = (-1, better[1:]) if better.startswith("-") else (1, better)
+    finished = start == epochs
     for epoch in range(start, epochs):
         torch.manual_seed(job.seed * 1000 + epoch)  # dropout's: a resumed run draws what an uninterrupted one does
-        began, running = time.perf_counter(), 0.0
+        began = written = time.perf_counter()
         model.train()
-        mine = batches(epoch)
-        if accelerator.num_processes > 1:  # as many for every process: they wait for each other
-            mine = islice(mine, accelerator.process_index, accelerator.num_processes * steps_per_epoch, accelerator.num_processes)
-        quiet = job.quiet or not first
-        bar = tqdm(mine, total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=quiet, mininterval=5)
+        shares = accelerator.num_processes  # as many batches for every process: they wait for each other
+        mine = islice(batches(epoch), accelerator.process_index, shares * steps_per_epoch, shares)
+        bar = tqdm(mine, total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=job.quiet or not first, mininterval=5)
         for step, batch in enumerate(bar, 1):
+            if step <= done:  # before the kill
+                if step == done and rng is not None:
+                    torch.set_rng_state(rng.cpu())
+                continue
             value = loss(model, batch)
             if not torch.isfinite(value):
                 raise FloatingPointError(f"{name}: the loss is {value.item()} in epoch {epoch + 1}; lower the learning rate")
@@ -90,46 +108,48 @@ def fit(
             average.update_parameters(accelerator.unwrap_model(model))
             running += value.item()
             bar.set_postfix(loss=f"{running / step:.3f}")
+            now = time.perf_counter()
+            if first and shares == 1 and now - written > CHECKPOINT_SECONDS:
+                write(epoch, step, spent + now - began)
+                written = now
         spent += time.perf_counter() - began
         accelerator.wait_for_everyone()
+        done = 0
         if not first:
+            running = 0.0
             continue
         average.eval()
         with torch.no_grad():
             measured = evaluate(average.module)
         history.append({"epoch": epoch + 1, "loss": running / steps_per_epoch, "minutes": spent / 60, **measured})
+        running = 0.0
         if not job.quiet:
             tqdm.write(f"{name} {history[-1]}")
         if sign * measured[metric] > best["value"]:
             state = {k: v.clone() for k, v in average.module.state_dict().items()}
             best = {"value": sign * measured[metric], "state": state, "metrics": measured, "epoch": epoch + 1}
             save(average.module)
-        partial = checkpoint.with_suffix(".partial")
-        torch.save(
-            {
-                "model": accelerator.unwrap_model(model).state_dict(),
-                "average": average.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "schedule": schedule.state_dict(),
-                "history": history,
-                "best": best,
-                "epoch": epoch + 1,
-                "seconds": spent,
-            },
-            partial,
-        )
-        partial.replace(checkpoint)
+        write(epoch + 1, 0, spent)
 
     module = average.module
     accelerator.wait_for_everyone()
     if not first:
         return module.eval(), {}
     module.load_state_dict(best["state"])
-    if start == epochs:  # finished before, and now asked for its weights in another folder
+    if finished:  # before, and now asked for its weights in another folder
         save(module)
-    report = {**best["metrics"], "best_epoch": best["epoch"], "epochs": epochs, "minutes": spent / 60, "seed": job.seed}
+    report = {**best["metrics"], "best_epoch": best["epoch"], "epochs": recipe.epochs, "minutes": spent / 60, "seed": job.seed}
     report |= {"parameters": sum(p.numel() for p in module.parameters()), "history": history}
     return module.eval(), report
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and single vectors do not."""
+    learned = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in learned if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
+    ]
 
 
 def _ema_with_warmup(decay: float) -> Callable[[list[Tensor], list[Tensor], Tensor | int], None]:

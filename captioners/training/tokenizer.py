@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -10,19 +11,25 @@ from captioners.profiles.store import WEIGHTS
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus
 
-VOCAB_SIZE = 4096
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How many tokens. With 6,144 a COCO caption has 3 % fewer of them, with 8,192 4 %, and every output layer is half or twice as large again."""
+
+    size: int = 4096
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    tokenizer = CaptionTokenizer.train(corpus.everything(job.data), VOCAB_SIZE)
+    (vocabulary,) = job.configured(Vocabulary())
+    tokenizer = CaptionTokenizer.train(corpus.everything(job.data), vocabulary.size, [*corpus.texts(job.data)])
     job.out.mkdir(parents=True, exist_ok=True)
     tokenizer.tokenizer.save(str(job.out / "tokenizer.json"), pretty=False)
-    dev = [c for p in corpus.pictures(job.data, "dev") for c in p.captions]
-    ids = tokenizer.encode_all(dev)
-    unknown = sum(i == tokenizer.unk for row in ids for i in row)
-    words = sum(len(c.split()) for c in dev)
-    tokens = sum(map(len, ids))
-    return {"vocabulary": len(tokenizer), "dev_tokens_per_word": tokens / words, "dev_unknown": unknown}
+    dev = {source: [c for p in corpus.pictures(job.data, "dev", source) for c in p.captions] for source in corpus.picture_sets(job.data)}
+    dev["sounds"] = corpus.captions_about(job.data, "audio", "dev")
+    ids = {kind: tokenizer.encode_all(texts) for kind, texts in dev.items()}
+    per_word = {f"tokens_per_word_{k}": sum(map(len, ids[k])) / max(1, sum(len(c.split()) for c in dev[k])) for k in dev}
+    unknown = sum(i == tokenizer.unk for rows in ids.values() for row in rows for i in row)
+    return {"vocabulary": len(tokenizer), **per_word, "unknown": unknown}
 
 
 def load_tokenizer(job: Job) -> CaptionTokenizer:
