@@ -1,8 +1,7 @@
 """Frozen encoders: a picture or a sound clip → a grid of feature vectors and their mean.
 
-Both are an EfficientNet-Lite0 (timm) followed by a fixed linear projection (the principal components of its last
-feature map). The picture's sees the whole picture in its own proportions, the sound's a log-mel spectrogram drawn as a picture of one
-channel.
+All are an EfficientNet-Lite (timm) followed by a linear projection of its last feature map. The picture's sees the whole picture in
+its own proportions, the sound's a log-mel spectrogram drawn as a picture of one channel.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ FRAMES = 320  # columns of one window
 WINDOW = HOP * FRAMES  # samples of one window, 5.12 s; a longer clip is cut into windows, a shorter one zero-padded
 MELS = 64
 SEEN = {"image": "whole", "audio": "windows"}  # what an encoder is shown of an input; features that are kept on disk say so
-FEATURE_DIM = 1280  # channels of EfficientNet-Lite0's last feature map
+FEATURE_DIM = 1280  # channels of an EfficientNet-Lite's last feature map
+STEM_STAGES = 5  # the first stages, which stay ImageNet's; their maps have twice the last map's rows and columns
+LITE0, LITE2 = "tf_efficientnet_lite0", "tf_efficientnet_lite2"
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,26 @@ class ImageEncoder(nn.Module):
 
     grid_shape = (7, 7)
 
-    def __init__(self, dim: int = 512):
+    def __init__(self, dim: int = 512, backbone: str = LITE2):
         super().__init__()
-        self.backbone = _lite0(in_chans=3)
+        self.backbone = _backbone(backbone, in_chans=3)
         self.project = nn.Linear(FEATURE_DIM, dim)
 
     def forward(self, pixels: Tensor) -> Features:
+        return self.features(self.upper(self.stem(pixels)))
+
+    def stem(self, pixels: Tensor) -> Tensor:
+        """The first stages: (b, 3, h, w) → (b, c, h / 16, w / 16)."""
         x = (pixels * 255 - 127) / 128  # the TensorFlow weights were trained on this of 8-bit values
-        maps = self.backbone.forward_features(x.contiguous(memory_format=torch.channels_last))
+        x = self.backbone.conv_stem(x.contiguous(memory_format=torch.channels_last))
+        return self.backbone.blocks[:STEM_STAGES](self.backbone.bn1(x))
+
+    def upper(self, maps: Tensor) -> Tensor:
+        """The other stages: (b, c, h / 16, w / 16) → (b, FEATURE_DIM, h / 32, w / 32)."""
+        return self.backbone.bn2(self.backbone.conv_head(self.backbone.blocks[STEM_STAGES:](maps)))
+
+    def features(self, maps: Tensor) -> Features:
+        """The last maps (b, FEATURE_DIM, rows, columns) as a grid of one shape."""
         grid = self.project(F.adaptive_avg_pool2d(maps, self.grid_shape).flatten(2).transpose(1, 2))
         return Features(grid, grid.mean(1))
 
@@ -61,7 +74,7 @@ class AudioEncoder(nn.Module):
 
     def __init__(self, dim: int = 512):
         super().__init__()
-        self.backbone = _lite0(in_chans=1)
+        self.backbone = _backbone(LITE0, in_chans=1)
         self.project = nn.Linear(FEATURE_DIM, dim)
         bank = AF.melscale_fbanks(257, 50.0, AUDIO_RATE / 2, MELS, AUDIO_RATE, norm=None, mel_scale="htk")
         self.register_buffer("bank", bank, persistent=False)  # (257, MELS)
@@ -102,15 +115,20 @@ def audio_windows(samples: Tensor) -> Tensor:
     return F.pad(samples[: count * WINDOW], (0, max(0, count * WINDOW - len(samples)))).view(count, WINDOW)
 
 
-def _lite0(in_chans: int) -> nn.Module:
-    """EfficientNet-Lite0 without its classifier."""
-    net = timm.create_model("tf_efficientnet_lite0", in_chans=in_chans, num_classes=0)
+def _backbone(name: str, in_chans: int) -> nn.Module:
+    """An EfficientNet-Lite without its classifier."""
+    net = timm.create_model(name, in_chans=in_chans, num_classes=0)
     return net.to(memory_format=torch.channels_last)
 
 
-def image_pixels(image: Tensor) -> Tensor:
-    """(h, w, 3) uint8 → (3, h, w) in [0, 1]: the whole picture, its shorter side 224 pixels, the other a multiple of 32 up to 448."""
+def image_pixels(image: Tensor, ratio: float | None = None) -> Tensor:
+    """(h, w, 3) uint8 → (3, h, w) in [0, 1]: the whole picture, its shorter side 224 pixels, the other a multiple of 32 up to 448.
+
+    `ratio`, width by height, is told where the picture was squeezed into another shape.
+    """
     h, w = image.shape[:2]
+    if ratio is not None:
+        h, w = (1.0, ratio)
     scale = IMAGE_SIZE / min(h, w)
     return _scaled(image, *(min(LONGEST, max(IMAGE_SIZE, round(side * scale / STRIDE) * STRIDE)) for side in (h, w)))
 

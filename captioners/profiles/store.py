@@ -20,6 +20,7 @@ from captioners.resources import ASSETS, WEIGHTS  # noqa: F401 (whoever reads pa
 from captioners.types import CaptionLabError
 
 MAX_BYTES = 10 * 1024 * 1024  # a plain push to a Space refuses larger files
+HEADER_BYTES = 128 * 1024  # room for a file's header
 
 
 class MissingPart(CaptionLabError):
@@ -31,16 +32,37 @@ class UnfitPart(CaptionLabError, ValueError):
 
 
 def save_part(folder: Path, name: str, module: nn.Module, config: dict[str, Any], limit: int | None = MAX_BYTES) -> Path:
-    """Write a module's state as fp16; refuses a file that a Space would refuse, unless it is not meant for one."""
+    """Write a module's state as fp16. What a Space would refuse in one file is split: the rest goes to `shards/NAME-2.safetensors` …"""
     state = {k: _half(v) for k, v in module.state_dict().items() if not k.endswith("num_batches_tracked")}
-    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[dict[str, Tensor]] = [{}]
+    for key, value in state.items():
+        held = sum(v.nbytes for v in shards[-1].values())
+        if limit is not None and held and held + value.nbytes > limit - HEADER_BYTES:
+            shards.append({})
+        shards[-1][key] = value
     path = folder / f"{name}.safetensors"
-    partial = path.with_suffix(".partial")
-    save_file(state, partial, metadata={"config": json.dumps(config)})
-    if limit is not None and partial.stat().st_size > limit:
-        partial.unlink()
-        raise ValueError(f"{name} is over 10 MB on disk: make the model smaller or split it into two parts")
-    return partial.replace(path)
+    header = {"config": json.dumps(config), "shards": str(len(shards))}
+    for number, shard in reversed([*enumerate(shards, 1)]):  # the first, which tells how many there are, is written last
+        target = _shard(path, number)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")
+        save_file(shard, partial, metadata=header if number == 1 else {})
+        partial.replace(target)
+    return path
+
+
+def _shard(path: Path, number: int) -> Path:
+    """The file of a part's first, second, … share of weights."""
+    return path if number == 1 else path.parent / "shards" / f"{path.stem}-{number}.safetensors"
+
+
+def part_files(path: Path) -> list[Path]:
+    """All files of a part, its first one given."""
+    if path.suffix != ".safetensors":
+        return [path]
+    with safe_open(path, framework="pt") as file:
+        count = int((file.metadata() or {}).get("shards", 1))
+    return [_shard(path, number) for number in range(1, count + 1)]
 
 
 def _half(tensor: Tensor) -> Tensor:
@@ -78,8 +100,10 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 def load_into(module: nn.Module, path: Path) -> nn.Module:
     """Fill a module from a part's file; every weight must be there, batch-norm counters aside."""
-    with safe_open(path, framework="pt") as file:
-        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    state = {}
+    for shard in part_files(path):
+        with safe_open(shard, framework="pt") as file:
+            state |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     found = {key: value.shape for key, value in state.items()}
     expected = {key: value.shape for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")}
     if found != expected:
@@ -90,13 +114,20 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
 
 
 def part_hash(name: str, folder: Path) -> str:
-    """The SHA-256 of a part's file, whole."""
+    """The SHA-256 of a part's files."""
     path = folder / ("tokenizer.json" if name == "tokenizer" else f"{name}.safetensors")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return _digest(path)
 
 
 @lru_cache(maxsize=64)
 def file_hash(path: Path) -> str:
-    """A short name for a weights file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    """A short name for the content of a part's files."""
+    return _digest(path)[:12]
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    for part_file in part_files(path):
+        with part_file.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

@@ -1,9 +1,15 @@
-"""Frozen encoders run once: the features of every training picture, in several augmented views, cached on disk."""
+"""Frozen encoders run once: what training needs of every picture, cached on disk.
+
+Pictures are seen in two views: as the product sees them (a squeezed picture stretched back), and a random part of them with other
+proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an encoder is
+trained, and the finished encoder's grids (`image_features`) are made from the same maps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,59 +19,130 @@ from torch import Tensor
 from torchvision.transforms import v2
 from tqdm import tqdm
 
-from captioners.nets.encoders import SEEN, ImageEncoder, image_pixels, picture_grids, square_pixels
+from captioners.nets.encoders import BATCH, ImageEncoder, image_pixels
 from captioners.profiles.store import file_hash, load_into, read_config
 from captioners.training import Job, corpus
+from captioners.training.imagenet import load_imagenet
 
-WINDOW = 128  # pictures that are read before those of one shape are encoded together
-VIEWS = 3  # the picture, its mirror image, and a random square
-
-
-def encode_pictures(encoder: ImageEncoder, paths: Sequence[Path], view: int = 0, seed: int = 0, quiet: bool = False) -> Tensor:
-    """(n, cells, c) fp16."""
-    out = []
-    with ThreadPoolExecutor(2) as pool, tqdm(total=len(paths), desc=f"encode view {view}", disable=quiet, mininterval=10) as bar:
-        for start in range(0, len(paths), WINDOW):
-            some = range(start, min(start + WINDOW, len(paths)))
-            pixels = list(pool.map(lambda i: _pixels(paths[i], view, seed + i), some))
-            out.append(picture_grids(encoder, pixels).half())
-            bar.update(len(some))
-    return torch.cat(out)
+WINDOW = 256  # pictures that are read before those of one shape are encoded together
+VIEWS = {"train": 2, "dev": 1}
+STRETCH = 4 / 3  # a squeezed picture of unknown shape was at most so much wider or higher than a square, nearly always
 
 
-def image_features(job: Job) -> dict[str, Tensor]:
-    """{"train": (views, n, cells, c), "dev": (1, n, cells, c)} of Flickr8k, in the order of `corpus.pictures`."""
-    weights = job.find("image-encoder")
-    folder = job.cache / f"image-features-{SEEN['image']}-{file_hash(weights)}"
+@dataclass(frozen=True)
+class Maps:
+    """The stem's maps of one view of a split's pictures, of different shapes, one behind the other in one file."""
+
+    values: np.ndarray  # (total,) fp16, on disk
+    shapes: np.ndarray  # (n, 3): channels, rows, columns
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def batches(self, size: int, order: Sequence[int] | None = None) -> list[list[int]]:
+        """Pictures of one shape, at most `size` of them together."""
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for i in range(len(self)) if order is None else order:
+            by_shape.setdefault(tuple(self.shapes[i]), []).append(i)
+        return [some[s : s + size] for some in by_shape.values() for s in range(0, len(some), size)]
+
+    def read(self, pictures: Sequence[int]) -> Tensor:
+        """(b, c, rows, columns) of pictures of one shape."""
+        sizes = self.shapes.prod(1)
+        starts = np.concatenate([[0], sizes.cumsum()])
+        rows = np.stack([self.values[starts[i] : starts[i] + sizes[i]] for i in pictures])
+        return torch.from_numpy(rows).float().view(len(pictures), *self.shapes[pictures[0]].tolist())
+
+
+def stem_maps(job: Job, backbone: str) -> dict[str, list[Maps]]:
+    """{"train": [view 0, view 1], "dev": [view 0]} of an ImageNet backbone, in the order of `corpus.pictures`."""
+    folder = job.cache / f"stem-maps-{backbone}"
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = None
+    encoder: ImageEncoder | None = None
+    found: dict[str, list[Maps]] = {}
+    for split, views in VIEWS.items():
+        for view in range(views):
+            values, shapes = folder / f"{split}-{view}.bin", folder / f"{split}-{view}.npy"
+            if not shapes.exists():
+                if encoder is None:
+                    encoder = ImageEncoder(backbone=backbone).eval()
+                    load_imagenet(encoder.backbone, backbone)
+                _write(encoder.stem, corpus.pictures(job.data, split), view, values, shapes, job.quiet)
+            found.setdefault(split, []).append(Maps(np.memmap(values, np.float16, "r"), np.load(shapes)))
+    return found
+
+
+@torch.no_grad()
+def _write(encode: Callable[[Tensor], Tensor], pictures: list[corpus.Picture], view: int, values: Path, shapes: Path, quiet: bool) -> None:
+    """Maps into `values`, their shapes, last of all, into `shapes`."""
+    seen = []
+    bar = tqdm(total=len(pictures), desc=f"stem, view {view}", disable=quiet, mininterval=10)
+    with ThreadPoolExecutor(2) as pool, values.open("wb") as file, bar:
+        for start in range(0, len(pictures), WINDOW):
+            some = range(start, min(start + WINDOW, len(pictures)))
+            pixels = list(pool.map(lambda i: view_pixels(pictures[i], view, i), some))
+            made: dict[int, Tensor] = {}
+            for shape in dict.fromkeys(p.shape for p in pixels):
+                alike = [i for i, p in enumerate(pixels) if p.shape == shape]
+                for at in range(0, len(alike), BATCH):
+                    rows = alike[at : at + BATCH]
+                    made |= zip(rows, encode(torch.stack([pixels[i] for i in rows])).half(), strict=True)
+            for i in range(len(pixels)):
+                file.write(made[i].contiguous().numpy().tobytes())
+                seen.append(made[i].shape)
+            bar.update(len(pixels))
+    np.save(shapes, np.array(seen))
+
+
+def view_pixels(picture: corpus.Picture, view: int, seed: int) -> Tensor:
+    """View 0 is what the product sees; view 1 a random part, stretched and mirrored at random, with shifted colours."""
+    image = torch.from_numpy(np.array(Image.open(picture.path).convert("RGB")))
+    rng = np.random.default_rng([seed, view])
+    h, w = image.shape[:2]
+    ratio = w / h
+    if picture.size:
+        ratio = picture.size[0] / picture.size[1]
+    elif picture.squeezed:
+        ratio = float(STRETCH ** rng.uniform(-1, 1))
+    if view == 0:
+        return image_pixels(image, ratio)
+    share = rng.uniform(0.65, 1.0, size=2)  # of height and width
+    rows, columns = (np.array([h, w]) * share).astype(int)
+    top, left = rng.integers(0, h - rows + 1), rng.integers(0, w - columns + 1)
+    ratio *= float(1.15 ** rng.uniform(-1, 1)) * columns * h / (rows * w)
+    pixels = image_pixels(image[top : top + rows, left : left + columns], ratio)
+    pixels = pixels.flip(-1) if rng.random() < 0.5 else pixels
+    pixels = v2.functional.adjust_brightness(pixels, float(rng.uniform(0.7, 1.3)))
+    return v2.functional.adjust_saturation(pixels, float(rng.uniform(0.6, 1.4)))
+
+
+def image_features(job: Job, part: str = "image-encoder") -> dict[str, Tensor]:
+    """{"train": (views, n, cells, c), "dev": (1, n, cells, c)} fp16 of all pictures, in the order of `corpus.pictures`."""
+    weights = job.find(part)
+    folder = job.cache / f"image-features-{file_hash(weights)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder: ImageEncoder | None = None
     found = {}
-    for split, views in (("train", VIEWS), ("dev", 1)):
+    for split, views in VIEWS.items():
         grids = []
         for view in range(views):
             path = folder / f"{split}-{view}.npy"
             if not path.exists():
-                encoder = encoder or load_into(ImageEncoder(**read_config(weights)), weights).eval()
-                paths = [p.path for p in corpus.pictures(job.data, split)]
+                config = read_config(weights)
+                encoder = encoder or load_into(ImageEncoder(**config), weights).eval()
+                maps = stem_maps(job, config["backbone"])[split][view]
                 with path.with_suffix(".partial").open("wb") as file:
-                    np.save(file, encode_pictures(encoder, paths, view, quiet=job.quiet).numpy())
+                    np.save(file, torch.cat([*upper_grids(encoder, maps, job.quiet)]).numpy())
                 path.with_suffix(".partial").rename(path)
             grids.append(torch.from_numpy(np.load(path)))
         found[split] = torch.stack(grids)
     return found
 
 
-def _pixels(path: Path, view: int, seed: int) -> Tensor:
-    """View 0 is what the product sees, 1 its mirror image, the others are random squares with shifted colours."""
-    image = torch.from_numpy(np.array(Image.open(path).convert("RGB")))
-    if view < 2:
-        pixels = image_pixels(image)
-        return pixels.flip(-1) if view else pixels
-    rng = np.random.default_rng([seed, view])
-    h, w = image.shape[:2]
-    size = int(min(h, w) * rng.uniform(0.7, 1.0))
-    top, left = rng.integers(0, h - size + 1), rng.integers(0, w - size + 1)
-    pixels = square_pixels(image[top : top + size, left : left + size])
-    pixels = pixels.flip(-1) if rng.random() < 0.5 else pixels
-    pixels = v2.functional.adjust_brightness(pixels, float(rng.uniform(0.7, 1.3)))
-    return v2.functional.adjust_saturation(pixels, float(rng.uniform(0.6, 1.4)))
+@torch.no_grad()
+def upper_grids(encoder: ImageEncoder, maps: Maps, quiet: bool = False) -> Iterator[Tensor]:
+    """The grids (1, cells, c) fp16 of a view, in its order, through the encoder's upper stages and projection."""
+    made: dict[int, Tensor] = {}
+    for some in tqdm(maps.batches(32), desc="features", disable=quiet, mininterval=10):
+        made |= zip(some, encoder.features(encoder.upper(maps.read(some))).grid.half(), strict=True)
+    yield from (made[i][None] for i in range(len(maps)))

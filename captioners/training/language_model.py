@@ -135,7 +135,9 @@ def _fit(
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         nats = {kind: _nats_per_word(model, tokenizer, pairs, logits_of) for kind, pairs in dev.items()}
-        of = {kind: [nats[k] for k in nats if (k in corpus.picture_sets(job.data)) == (kind == "pictures")] for kind in ("pictures", "sounds")}
+        of = {
+            kind: [nats[k] for k in nats if (k in corpus.picture_sets(job.data)) == (kind == "pictures")] for kind in ("pictures", "sounds")
+        }
         found = {f"perplexity_{kind}": math.exp(sum(some) / len(some)) for kind, some in of.items()}
         found["perplexity"] = (found["perplexity_pictures"] * found["perplexity_sounds"]) ** 0.5
         return found | {f"perplexity_{kind}": math.exp(value) for kind, value in nats.items()}
