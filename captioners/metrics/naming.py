@@ -1,12 +1,12 @@
-"""Does a caption name the sound? By the hand-written words of each class: for clips that have a class."""
+"""Does a caption name the sound? For clips that have a class."""
 
 from __future__ import annotations
 
 from captioners.metrics.base import MetricResult, Rows, mean_of, metric
-from captioners.sound_classes import named
+from captioners.metrics.sound_words import names_sound
 
 
 @metric("categories")
 def naming(rows: Rows) -> list[MetricResult]:
     """The share of captions that name the sound of their clip's class."""
-    return [mean_of("named", [float(named(c, text)) for c, text in zip(rows.categories, rows.captions, strict=True)], rows)]
+    return [mean_of("named", [float(names_sound(c, text)) for c, text in zip(rows.categories, rows.captions, strict=True)], rows)]

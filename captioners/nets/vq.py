@@ -1,7 +1,7 @@
-"""A vector-quantised autoencoder over a frozen encoder's grid: it turns a picture or a sound into discrete tokens.
+"""A vector-quantised autoencoder over a frozen encoder's grid (arXiv 1711.00937): it turns a picture or a sound into discrete tokens.
 
-Each cell becomes the nearest of `codes` codebook vectors, and the decoder gives its features back. The codebook follows its cells by
-exponential moving averages, and codes that nobody uses are restarted at random cells.
+An encoder makes a short vector of each cell and its neighbours, the nearest of `codes` codebook vectors takes its place, and a decoder
+gives the cells' features back. The codebook follows its cells by exponential moving averages; codes that nobody uses are restarted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ class VQConfig:
     """The size of the autoencoder."""
 
     codes: int = 1024
-    dim: int = 256  # of a codebook vector
+    dim: int = 64  # of a codebook vector
+    hidden: int = 384
     media_dim: int = 512
+    rows: int = 7  # of the grid that the cells stand in
     decay: float = 0.99  # of the moving averages
     dead: float = 0.02  # a code with fewer cells a batch, on average, is restarted
 
@@ -30,6 +32,20 @@ class Quantised:
 
     codes: Tensor  # (b, cells) int64
     reconstruction: Tensor  # (b, cells, media_dim), of the normalised features
+    commitment: Tensor  # (), how far the encoder's vectors are from their codes
+
+
+class Neighbours(nn.Module):
+    """Each cell hears from the eight around it: a depthwise convolution over the grid, added to what it was."""
+
+    def __init__(self, width: int, rows: int):
+        super().__init__()
+        self.rows = rows
+        self.mix = nn.Conv2d(width, width, 3, padding=1, groups=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = x.unflatten(1, (self.rows, -1)).permute(0, 3, 1, 2)
+        return x + self.mix(grid).permute(0, 2, 3, 1).flatten(1, 2)
 
 
 class VQAutoencoder(nn.Module):
@@ -38,13 +54,20 @@ class VQAutoencoder(nn.Module):
     def __init__(self, config: VQConfig):
         super().__init__()
         self.config = config
-        self.enter = nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, config.dim))
+        wide, rows = config.hidden, config.rows
+        self.enter = nn.Sequential(
+            nn.LayerNorm(config.media_dim),
+            nn.Linear(config.media_dim, wide),
+            nn.GELU(),
+            Neighbours(wide, rows),
+            nn.Linear(wide, config.dim),
+        )
         self.register_buffer("codebook", torch.randn(config.codes, config.dim))
         self.register_buffer("counts", torch.ones(config.codes))  # cells of each code in a batch, on average
-        self.leave = nn.Sequential(nn.Linear(config.dim, config.dim), nn.GELU(), nn.Linear(config.dim, config.media_dim))
+        self.leave = nn.Sequential(nn.Linear(config.dim, wide), nn.GELU(), Neighbours(wide, rows), nn.Linear(wide, config.media_dim))
 
     def encode(self, grid: Tensor) -> Tensor:
-        """The nearest code of every cell: (b, cells, media_dim) → (b, cells)."""
+        """The code of every cell: (b, cells, media_dim) → (b, cells)."""
         return self._nearest(self.enter(grid))
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -54,13 +77,17 @@ class VQAutoencoder(nn.Module):
     def forward(self, grid: Tensor) -> Quantised:
         z = self.enter(grid)
         codes = self._nearest(z)
+        quantised = self.codebook[codes]
+        commitment = F.mse_loss(z, quantised)
+        straight = z + (quantised - z).detach()  # the decoder's gradient goes straight through to the encoder
         if self.training:
             self._follow(z.detach().flatten(0, 1), codes.flatten())
-        return Quantised(codes, self.decode(codes))
+        return Quantised(codes, self.leave(straight), commitment)
 
-    def loss(self, grid: Tensor) -> Tensor:
-        """How far the features that come back are from those that went in, cells normalised."""
-        return F.mse_loss(self(grid).reconstruction, F.layer_norm(grid, grid.shape[-1:]))
+    def loss(self, grid: Tensor, commitment: float = 0.25) -> Tensor:
+        """How far the features that come back are from those that went in, cells normalised, and the encoder from its codes."""
+        out = self(grid)
+        return F.mse_loss(out.reconstruction, F.layer_norm(grid, grid.shape[-1:])) + commitment * out.commitment
 
     def _nearest(self, z: Tensor) -> Tensor:
         """argmin |z − e|² without the term that all codes share."""

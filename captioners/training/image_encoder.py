@@ -142,7 +142,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         return told.sum(1).mean() / 10 + recipe.leash * leash
 
     def evaluate(model: TaughtEncoder) -> dict[str, float]:
-        logits = torch.cat([row for row in _in_order(maps["dev"][0], lambda x: model(x)[0])])
+        logits = torch.cat([*_in_order(maps["dev"][0], lambda x: model(x)[0])])
         words, boxed = logits[:, : len(vocabulary)], logits[:, len(vocabulary) :]
         with_objects = [i for i, p in enumerate(pictures["dev"]) if p.objects]
         return {

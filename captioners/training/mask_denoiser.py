@@ -1,12 +1,10 @@
-"""Part `mc-diffusion`: the denoiser of method 3, for pictures and sound, trained with the masked condition strategy.
+"""Part `mc-diffusion`: the denoiser of method 3, for pictures and sound, trained with the masked condition strategy (MCS).
 
-It starts from method 1's decoder. A part of the captions it learns are that decoder's own, guided, one for each view of a picture: several
-people's captions of one picture disagree at every position, and a model that fills many positions at once would mix them.
+It starts from method 1's decoder and learns people's captions alone, and text corpora as examples without a condition.
 """
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,35 +14,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from captioners.metrics.base import Rows
-from captioners.metrics.ngram import cider
-from captioners.nets.captioner import CaptionDecoder
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig, warm_start
-from captioners.profiles.store import file_hash, save_part
-from captioners.sound_classes import named
+from captioners.nets.vq import VQAutoencoder
+from captioners.profiles.store import load_into, read_config, save_part
 from captioners.text import CaptionTokenizer
-from captioners.training import Job, corpus
-from captioners.training.captioner import greedy
+from captioners.training import Job, Recipe, corpus
+from captioners.training.captioner import FOLLOWED, bucketed, caption_figures, mean_figures, sound_figures
 from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import sound_pairs
 from captioners.training.tokenizer import load_tokenizer
-from captioners.training.vq import load_decoder, load_vq, media_codes
+from captioners.training.vq import load_vq, media_codes
 
-EPOCHS, BATCH, LR = 8, 64, 8e-4
-PER_PICTURE = 2  # captions of each picture in one epoch
-VIEWS = 3  # of each picture: as it is, its mirror image, and a random crop
-TAUGHT = 0.5  # share of picture captions that are the guided teacher's
-TEACHER_SCALE = 1.5
-MASKED = 0.3  # share of examples with a masked condition (the paper: 0.1, each token with 0.1)
-REMOVED = 0.35  # share of those whose condition is masked whole; the others have a rate of their own from U(0, 1)
-SOUNDS, TEXTS = 2000, 1500  # examples an epoch beside the 12,000 of pictures; texts have no media
-TEXT_DOMAINS = {"multi30k": "image", "coco": "image", "audiocaps": "audio", "clotho": "audio"}  # which codes they do not see
-VARIATIONAL = 0.1  # weight of the bound T · L_{t−1}, beside the auxiliary loss's 1
-KEPT = 0.2  # share of the positions without noise that are learned from, for five: what is plain to see teaches little
-BOUNDED = 0.25  # share of positions that the bound is computed on: it costs as much as the rest of the loss
-LENGTH = 0.1
 CHECK_STEPS = 10
+CHECKED_SOUNDS = 4  # every fourth held-out clip
+
+
+@dataclass(frozen=True)
+class DenoiserRecipe(Recipe):
+    """How the denoiser learns. An epoch has some captions of every picture.
+
+    The paper's masking is masked = 0.1, removed = 0, rate = 0.1 and its auxiliary weight 5e-4 beside a bound of weight 1.
+    """
+
+    per_picture: int = 2  # captions of each picture in an epoch
+    sounds: int = 2500  # further examples of an epoch
+    texts: int = 2000  # and captions without media
+    masked: float = 0.3  # share of examples with a masked condition
+    removed: float = 0.35  # share of those whose condition is masked whole
+    rate: float = 0.0  # with which each token of the others is masked; 0: a rate of its own for each example, from U(0, 1)
+    auxiliary: float = 1.0  # weight of −log p(x0 | x_t, y)
+    variational: float = 0.1  # weight of the bound T · L_{t−1}
+    bounded: float = 0.15  # share of positions that the bound is computed on: it costs as much as the rest of the loss
+    kept: float = 0.2  # share of the positions without noise that are learned from, for all of them: what is plain to see teaches little
+    length: float = 0.1  # weight of the length's loss
+
+
+RECIPE = DenoiserRecipe(epochs=4, batch=64, lr=8e-4)
 
 
 @dataclass(frozen=True)
@@ -71,63 +78,80 @@ class Batch:
 
 def train(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
-    features, sounds = image_features(job), sound_pairs(job)
-    features["train"] = features["train"][:VIEWS]
     vq, decoder = {kind: load_vq(job, f"{kind}-vq") for kind in ("image", "audio")}, load_decoder(job)
-    shown = {split: media_codes(vq["image"], grids.flatten(0, 1)).unflatten(0, grids.shape[:2]) for split, grids in features.items()}
-    heard, heard_dev = (media_codes(vq["audio"], grids) for grids in (sounds.grids, sounds.dev_grids))
     config = MaskDenoiserConfig(
         **{k: getattr(decoder.config, k) for k in ("vocab", "dim", "text_layers", "cross_layers", "heads", "max_tokens")},
         **{f"{kind}_codes": net.config.codes for kind, net in vq.items()},
         **{f"{kind}_cells": getattr(decoder.config, f"{kind}_cells") for kind in ("image", "audio")},
     )
-    config = job.sized(config)
+    recipe, config = job.configured(RECIPE, config)
     model = MaskDenoiser(config)
-    warm_start(model, decoder, {kind: net.codebook for kind, net in vq.items()}, tokenizer.mask, tokenizer.eos)
-
+    warm_start(model, decoder, code_embeddings(vq, decoder), tokenizer.mask, tokenizer.eos)
+    sounds = sound_pairs(job)
+    shown = {
+        split: media_codes(vq["image"], grids.flatten(0, 1)).unflatten(0, grids.shape[:2]) for split, grids in image_features(job).items()
+    }
+    heard, heard_dev = (media_codes(vq["audio"], grids) for grids in (sounds.grids, sounds.dev_grids))
     pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
     rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
-    taught = [tokenizer.encode_all(view) for view in guided_captions(job, decoder, tokenizer, features["train"])]
-    texts = [(d, row) for d in TEXT_DOMAINS for row in tokenizer.encode_all(corpus.half(job.data, d, 0))]
-    del features
-    steps = (PER_PICTURE * len(rows) + SOUNDS + TEXTS) // BATCH - 4
+    texts = [(text, row) for text in corpus.texts(job.data).values() for row in tokenizer.encode_all(text.half(0))]
+    steps = (recipe.per_picture * len(rows) + recipe.sounds + recipe.texts) // recipe.batch - 4
 
     def examples(rng: random.Random) -> Iterator[Example]:
         tag = tokenizer.start("image")
         for i, some in enumerate(rows):
-            for row in rng.sample(some, PER_PICTURE):
-                view = rng.randrange(len(taught))
-                yield Example("image", tag, taught[view][i] if rng.random() < TAUGHT else row, shown["train"][view, i])
-        for i in rng.choices(range(len(heard)), k=SOUNDS):
+            for row in rng.sample(some, recipe.per_picture):
+                yield Example("image", tag, row, shown["train"][rng.randrange(len(shown["train"])), i])
+        for i in rng.choices(range(len(heard)), k=recipe.sounds):
             yield Example("audio", tokenizer.start("audio"), tokenizer.encode(sounds.caption(i, rng)), heard[i])
-        for domain, row in rng.sample(texts, TEXTS):
-            yield Example(TEXT_DOMAINS[domain], tokenizer.tags[domain], row, None)
+        for text, row in rng.sample(texts, min(recipe.texts, len(texts))):
+            yield Example(text.of, tokenizer.tags[text.name], row, None)
 
     def batches(epoch: int) -> Iterator[Batch]:
         rng = random.Random(job.seed * 1000 + epoch)
-        for some in bucketed([e for e in examples(rng) if e.ids], rng)[:steps]:
-            yield noisy_batch(model, some, rng)
+        by_kind: dict[str, list[tuple[list[int], Example]]] = {}
+        for example in examples(rng):
+            if example.ids:
+                by_kind.setdefault(example.kind, []).append((example.ids, example))
+        for _, some in bucketed(by_kind, recipe.batch, rng):
+            yield noisy_batch(model, [example for _, example in some], rng, recipe)
 
-    dev = slice(0, 250)  # enough to follow a training; the whole split is for `evaluate`
-    references = [list(p.captions) for p in pictures["dev"][dev]]
+    def loss(model: MaskDenoiser, batch: Batch) -> Tensor:
+        return denoising_loss(model, batch, recipe)
 
     def evaluate(model: MaskDenoiser) -> dict[str, float]:
-        texts = drafts(model, tokenizer, "image", shown["dev"][0][dev])
-        heard_texts = drafts(model, tokenizer, "audio", heard_dev[::4])
-        right = [named(c[0], text) for c, text in zip(sounds.dev_heard[::4], heard_texts, strict=True)]
-        (score,) = cider(Rows([p.path.name for p in pictures["dev"][dev]], texts, references))
-        if not job.quiet:
-            print(*texts[:12], sep="\n")
-        return {"cider": score.mean, "distinct": len(set(texts)) / len(texts), "sounds_named": sum(right) / len(right)}
+        found = {}
+        for source in corpus.picture_sets(job.data):
+            some = [i for i, p in enumerate(pictures["dev"]) if p.source == source][:FOLLOWED]
+            said = drafts(model, tokenizer, "image", shown["dev"][0][some])
+            found |= caption_figures(source, said, [pictures["dev"][i] for i in some])
+        said = drafts(model, tokenizer, "audio", heard_dev[::CHECKED_SOUNDS])
+        return mean_figures(found) | found | sound_figures(sounds, said, CHECKED_SOUNDS)
 
     def save(model: MaskDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    _, report = fit(job, name, model, batches, steps, denoising_loss, evaluate, EPOCHS, LR, "cider", save=save)
-    return report
+    return fit(job, name, model, batches, steps, loss, evaluate, recipe, "cider", save=save)[1]
 
 
-def denoising_loss(model: MaskDenoiser, batch: Batch) -> Tensor:
+def load_decoder(job: Job) -> CaptionDecoder:
+    """Method 1's decoder, frozen."""
+    path = job.find("cfg")
+    return load_into(CaptionDecoder(CaptionerConfig(**read_config(path))), path).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def code_embeddings(vq: dict[str, VQAutoencoder], decoder: CaptionDecoder) -> dict[str, Tensor]:
+    """{kind: (codes, dim)}: what the decoder makes of each code's features, as they come back where every cell has that code."""
+    found = {}
+    for kind, net in vq.items():
+        cells = getattr(decoder.config, f"{kind}_cells")
+        codes = torch.arange(net.config.codes)[:, None].expand(-1, cells)
+        found[kind] = torch.cat([decoder.enter[kind](net.decode(some)).mean(1) for some in codes.split(128)])
+    return found
+
+
+def denoising_loss(model: MaskDenoiser, batch: Batch, recipe: DenoiserRecipe = RECIPE) -> Tensor:
     """Auxiliary cross-entropy of x0, the variational bound and the length's, on one batch with its times and noise."""
     device = model.positions.device
     start, x0, lengths, t = (x.to(device) for x in (batch.start, batch.x0, batch.lengths, batch.t))
@@ -135,43 +159,23 @@ def denoising_loss(model: MaskDenoiser, batch: Batch) -> Tensor:
     x_t = model.diffusion.q_sample(x0, t)
     there = torch.arange(x0.shape[1], device=device) < lengths[:, None]
     noisy = x_t != x0
-    some = there & (noisy | (torch.rand(x0.shape, device=device) < KEPT))
+    some = there & (noisy | (torch.rand(x0.shape, device=device) < recipe.kept))
     log_x0 = model.words(model.vectors(start, x_t, t, condition, lengths)[some]).log_softmax(-1)  # (m, vocab)
-    weights = torch.where(noisy, 1.0, 1 / KEPT)[some] / there.sum()
+    weights = torch.where(noisy, 1.0, 1 / recipe.kept)[some] / there.sum()
     auxiliary = -(weights * log_x0.gather(-1, x0[some][:, None])[:, 0]).sum()
-    few = slice(0, round(BOUNDED * len(log_x0)))  # the first rows: as random as any
+    few = slice(0, round(recipe.bounded * len(log_x0)))  # the first rows: as random as any
     at = [x[some][few, None] for x in (x0, x_t)]
     bound = model.diffusion.bound(log_x0[few, None], *at, t[:, None].expand_as(x0)[some][few])[:, 0]
-    bound = (weights[few] * bound).sum() / BOUNDED
+    bound = (weights[few] * bound).sum() / recipe.bounded
     length = F.cross_entropy(model.length_logits(start, condition), lengths - 1)
-    return auxiliary + VARIATIONAL * model.config.steps * bound + LENGTH * length
-
-
-# -------------------------------------------------------------------------------------------------------- the teacher
-
-
-def guided_captions(job: Job, teacher: CaptionDecoder, tokenizer: CaptionTokenizer, grids: Tensor) -> list[list[str]]:
-    """The teacher's caption of every view of every picture, grids (views, n, cells, c); cached by its weights."""
-    path = job.cache / f"guided-captions-{file_hash(job.find('cfg'))}-{TEACHER_SCALE}.json"
-    if not path.exists():
-        path.write_text(json.dumps([greedy(teacher, tokenizer, "image", view, TEACHER_SCALE) for view in grids]))
-    return json.loads(path.read_text())
+    return recipe.auxiliary * auxiliary + recipe.variational * model.config.steps * bound + recipe.length * length
 
 
 # -------------------------------------------------------------------------------------------------------- batches
 
 
-def bucketed(examples: list[Example], rng: random.Random) -> list[list[Example]]:
-    """Batches of one modality and of like length, in random order."""
-    found = []
-    for kind in ("image", "audio"):
-        some = sorted((e for e in examples if e.kind == kind), key=lambda e: (len(e.ids), rng.random()))
-        found += [some[s : s + BATCH] for s in range(0, len(some) - BATCH + 1, BATCH)]
-    rng.shuffle(found)
-    return found
-
-
-def noisy_batch(model: MaskDenoiser, some: list[Example], rng: random.Random) -> Batch:
+def noisy_batch(model: MaskDenoiser, some: list[Example], rng: random.Random, recipe: DenoiserRecipe = RECIPE) -> Batch:
+    """Captions of one modality at times of their own, with conditions masked by the recipe."""
     kind, longest, source = some[0].kind, model.config.longest, torch.Generator().manual_seed(rng.getrandbits(32))
     lengths = torch.tensor([min(len(e.ids), longest) for e in some])
     x0 = torch.zeros(len(some), int(lengths.max()), dtype=torch.long)
@@ -179,11 +183,19 @@ def noisy_batch(model: MaskDenoiser, some: list[Example], rng: random.Random) ->
         x0[row, : lengths[row]] = torch.tensor(e.ids[:longest])
     cells = len(model.cells[kind])
     codes = torch.stack([torch.zeros(cells, dtype=torch.long) if e.codes is None else e.codes for e in some])
-    rates = [1.0 if e.codes is None or (d := rng.random()) < MASKED * REMOVED else rng.random() if d < MASKED else 0.0 for e in some]
+    rates = [1.0 if e.codes is None else masking_rate(recipe, rng) for e in some]
     hidden = torch.rand(codes.shape, generator=source) < torch.tensor(rates)[:, None]
     # times are spread evenly over a batch: less variance than independent ones
     t = ((torch.arange(len(some)) + rng.random()) / len(some) * model.config.steps).long()[torch.randperm(len(some), generator=source)] + 1
     return Batch(kind, torch.tensor([e.start for e in some]), x0, lengths, t, model.masked(kind, codes, hidden))
+
+
+def masking_rate(recipe: DenoiserRecipe, rng: random.Random) -> float:
+    """The share of an example's condition that is masked: mostly nothing, sometimes all of it, sometimes a part."""
+    drawn = rng.random()
+    if drawn >= recipe.masked:
+        return 0.0
+    return 1.0 if drawn < recipe.masked * recipe.removed else recipe.rate or rng.random()
 
 
 @torch.no_grad()

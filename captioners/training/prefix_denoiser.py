@@ -15,32 +15,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.metrics.base import Rows
-from captioners.metrics.ngram import cider
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
 from captioners.nets.rounding import TokenKinds, best_sequences, settled
 from captioners.nets.schedules import alpha_bars, sampler
 from captioners.profiles.store import load_into, read_config, save_part
-from captioners.sound_classes import named
-from captioners.text import CaptionTokenizer
-from captioners.training import Job, corpus
+from captioners.text import PAIRS, CaptionTokenizer
+from captioners.training import Job, Recipe, corpus
+from captioners.training.captioner import bucketed, caption_figures, mean_figures, sound_figures
 from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 
-EPOCHS, BATCH, LR = 36, 64, 8e-4
-PER_PICTURE = 2  # of its five captions in an epoch
-SOUNDS, TEXTS = 2000, 3000  # further examples in an epoch; texts have no prefix
-DROP_PREFIX, DROP_COUNT = 0.15, 0.2
-SETTLED = 0.95  # share of examples in which some words are clean already, a share of their own from U(0, 1)
-BELIEVE = 0.25  # share of batches that see their own first guess (self-conditioning)
-NOISY = 0.7  # exponent < 1: fewer of the times at which every word can be read
-JITTER = 0.3  # noise on the pooled vectors, as a share of their spread: there are only 6,000 pictures
 LONGEST = 18  # tokens; 94 % of the captions are not longer, and the rest would cost a fifth of the time
 SLACK = 2  # up to this many ends behind the longest caption of a batch
+CHECKED_SOUNDS = 6  # every sixth held-out clip
+
+
+@dataclass(frozen=True)
+class PrefixRecipe(Recipe):
+    """How the denoiser learns. An epoch has some captions of every picture."""
+
+    per_picture: int = 2
+    sounds: int = 2500  # further examples of an epoch
+    texts: int = 3000  # and captions without a prefix
+    removed: float = 0.15  # share of examples whose prefix is removed
+    uncounted: float = 0.2  # share of examples whose number of words is not told
+    settled: float = 0.95  # share of examples in which some words are clean already, a share of their own from U(0, 1)
+    believed: float = 0.25  # share of batches that see their own first guess (self-conditioning)
+    noisy: float = 0.7  # exponent < 1: fewer of the times at which every word can be read
+    jitter: float = 0.2  # noise on the pooled vectors, as a share of their spread
+    frozen: float = 0.5  # share of the epochs in which the word embeddings stay as they are
+
+
+RECIPE = PrefixRecipe(epochs=8, batch=64, lr=8e-4, ema=0.999)
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ def load_material(job: Job, tokenizer: CaptionTokenizer) -> Material:
         pictures=torch.stack([pooled_vectors(view) for view in image_features(job)["train"]]),
         sounds=sounds,
         heard=pooled_vectors(sounds.grids),
-        texts={d: _short(tokenizer.encode_all(corpus.texts(job.data, d))) for d in corpus.TEXT_FILES},
+        texts={name: _short(tokenizer.encode_all(text.captions)) for name, text in corpus.texts(job.data).items()},
     )
 
 
@@ -109,18 +119,16 @@ def _short(rows: Sequence[list[int]]) -> list[list[int]]:
     return [row for row in rows if 0 < len(row) <= LONGEST]
 
 
-def examples(material: Material, tokenizer: CaptionTokenizer, rng: random.Random) -> list[tuple[str, list[tuple[list[int], str, int]]]]:
-    """An epoch's batches, each of one kind and of like length, in random order: (token row, corpus, index into the vectors)."""
-    shown = [(row, "flickr8k", i) for i, rows in enumerate(material.written) for row in rng.sample(rows, min(PER_PICTURE, len(rows)))]
-    heard = [(i, tokenizer.encode(material.sounds.caption(i, rng))) for i in rng.choices(range(len(material.heard)), k=SOUNDS)]
-    heard = [(i, row) for i, row in heard if len(row) <= LONGEST]
-    told = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=TEXTS)]
-    found = []
-    for kind, some in (("image", shown), ("audio", [(row, "esc50", i) for i, row in heard]), ("text", told)):
-        some.sort(key=lambda example: (len(example[0]), rng.random()))
-        found += [(kind, some[s : s + BATCH]) for s in range(0, len(some) - BATCH + 1, BATCH)]
-    rng.shuffle(found)
-    return found
+def examples(
+    material: Material, tokenizer: CaptionTokenizer, recipe: PrefixRecipe, rng: random.Random
+) -> list[tuple[str, list[tuple[list[int], str, int]]]]:
+    """An epoch's batches, each of one kind and of like length, in random order: (token row, domain, index into the vectors)."""
+    picture, sound = PAIRS["image"], PAIRS["audio"]
+    shown = [(row, picture, i) for i, rows in enumerate(material.written) for row in rng.sample(rows, min(recipe.per_picture, len(rows)))]
+    chosen = rng.choices(range(len(material.heard)), k=recipe.sounds)
+    heard = [(tokenizer.encode(material.sounds.caption(i, rng))[:LONGEST], sound, i) for i in chosen]
+    told = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=recipe.texts)]
+    return bucketed({"image": shown, "audio": heard, "text": told}, recipe.batch, rng)
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -130,16 +138,15 @@ def train(name: str, job: Job) -> dict[str, Any]:
     decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
     material = load_material(job, tokenizer)
     widths = {"image_dim": material.pictures.shape[-1], "audio_dim": material.heard.shape[-1]}
-    config = job.sized(PrefixDenoiserConfig(vocab=len(tokenizer), **widths))
+    recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer), **widths))
     torch.manual_seed(job.seed)
     model = PrefixDenoiser(config)
     warm_start(model, decoder)
-    steps = len(examples(material, tokenizer, random.Random(0)))
-    epochs = max(1, round(job.epochs or EPOCHS))
+    steps = len(examples(material, tokenizer, recipe, random.Random(0)))
 
     def batches(epoch: int) -> Iterator[Examples]:
         rng = random.Random(job.seed * 1000 + epoch)
-        for kind, some in examples(material, tokenizer, rng):
+        for kind, some in examples(material, tokenizer, recipe, rng):
             rows = [row[: config.canvas - 2] for row, _, _ in some]
             size = min(config.canvas, max(map(len, rows)) + 1 + rng.randrange(SLACK + 1))
             ids = torch.tensor([row + [tokenizer.eos] * (size - len(row)) for row in rows])
@@ -150,26 +157,25 @@ def train(name: str, job: Job) -> dict[str, Any]:
                 kind,
                 ids,
                 torch.tensor([tokenizer.tags[domain] for _, domain, _ in some]),
-                jittered(pooled(view, where)) if pooled else None,
-                torch.tensor([rng.random() >= DROP_PREFIX for _ in some]),
-                torch.tensor([0 if rng.random() < DROP_COUNT else 1 for _ in some]) * kinds.words(ids).clamp(max=config.words),
-                learn_words=epoch >= epochs // 2,
+                jittered(pooled(view, where), recipe.jitter) if pooled else None,
+                torch.tensor([rng.random() >= recipe.removed for _ in some]),
+                torch.tensor([0 if rng.random() < recipe.uncounted else 1 for _ in some]) * kinds.words(ids).clamp(max=config.words),
+                learn_words=epoch >= round(recipe.frozen * recipe.epochs),
             )
 
     def loss(model: nn.Module, batch: Examples) -> Tensor:
         model.directions.requires_grad_(batch.learn_words)
-        return prefix_loss(model, batch)
+        return prefix_loss(model, batch, recipe)
 
     dev = Development(job, tokenizer, kinds)
 
     def save(model: PrefixDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    _, report = fit(job, name, model, batches, steps, loss, dev.measure, EPOCHS, LR, "-nats", save=save, ema=0.999)
-    return report
+    return fit(job, name, model, batches, steps, loss, dev.measure, recipe, "-nats", save=save)[1]
 
 
-def prefix_loss(model: PrefixDenoiser, batch: Examples) -> Tensor:
+def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe = RECIPE) -> Tensor:
     """Rounding of what is not clean, distance to x0 and the length's, each row at a noise level of its own."""
     device, levels = model.bias.device, alpha_bars(model.config.schedule)
     ids, b = batch.ids.to(device), len(batch.ids)
@@ -177,14 +183,14 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples) -> Tensor:
     prefix = model.prefix(pooled, torch.arange(b, device=device), batch.tags.to(device), batch.keep.to(device))
     x0 = model.embed(ids)
     spread = (torch.arange(b) + torch.rand(())) / b  # every batch sees all levels of noise
-    times = (spread**NOISY * len(levels)).long().clamp(max=len(levels) - 1)
+    times = (spread**recipe.noisy * len(levels)).long().clamp(max=len(levels) - 1)
     level = levels[times][torch.randperm(b)].to(device)
-    clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (torch.rand((b, 1), device=device) < SETTLED)
+    clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (torch.rand((b, 1), device=device) < recipe.settled)
     clean[:, 0] &= ~clean.all(1)  # something must be left to learn
     level = torch.where(clean, 1.0, level[:, None])
     x = noised(x0, level, torch.randn_like(x0))
     count, believed = batch.count.to(device), None
-    if torch.rand(()) < BELIEVE:
+    if torch.rand(()) < recipe.believed:
         with torch.no_grad():
             believed = model.expected(model(x, level, prefix, count))
     hidden = model.vectors(x, level, prefix, count, believed, asked=~clean)[~clean]
@@ -197,9 +203,9 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples) -> Tensor:
     return rounding + distance + 0.1 * length
 
 
-def jittered(pooled: Tensor) -> Tensor:
-    """Pooled vectors (b, c) with noise that is small against their own spread."""
-    return pooled + JITTER * pooled.std(1, keepdim=True) * torch.randn_like(pooled)
+def jittered(pooled: Tensor, share: float) -> Tensor:
+    """Pooled vectors (b, c) with noise, its size told as a share of their own spread."""
+    return pooled + share * pooled.std(1, keepdim=True) * torch.randn_like(pooled)
 
 
 def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
@@ -218,20 +224,25 @@ def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
 class Development:
     """What is followed during a training: the loss on people's captions, rounding at some levels of noise, captions, sounds named."""
 
-    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, limit: int = 120):
+    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, each: int = 80):
         self.tokenizer, self.kinds = tokenizer, kinds
-        self.pictures = corpus.pictures(job.data, "dev")[:limit]
-        self.seen = pooled_vectors(image_features(job)["dev"][0][:limit])
-        sounds = sound_pairs(job)
-        self.heard, self.names = pooled_vectors(sounds.dev_grids[::6]), sounds.dev_heard[::6]
+        every = corpus.pictures(job.data, "dev")
+        self.sources = corpus.picture_sets(job.data)
+        rows = [i for source in self.sources for i in [i for i, p in enumerate(every) if p.source == source][:each]]
+        self.pictures = [every[i] for i in rows]
+        self.seen = pooled_vectors(image_features(job)["dev"][0][rows])
+        self.sounds = sound_pairs(job)
+        self.heard = pooled_vectors(self.sounds.dev_grids[::CHECKED_SOUNDS])
 
     def measure(self, model: PrefixDenoiser) -> dict[str, float]:
         texts = self.captions(model, "image", self.seen)
         heard = self.captions(model, "audio", self.heard)
-        (score,) = cider(Rows([p.path.name for p in self.pictures], texts, [list(p.captions) for p in self.pictures]))
-        right = [named(c[0], text) for c, text in zip(self.names, heard, strict=True)]
-        found = {"nats": self.nats(model)} | {f"rounding@{share:g}": self.rounding(model, share) for share in (0.1, 0.25, 0.5)}
-        return {**found, "cider": score.mean, "distinct": len(set(texts)) / len(texts), "sounds_named": sum(right) / len(right)}
+        found: dict[str, float] = {}
+        for source in self.sources:
+            rows = [i for i, p in enumerate(self.pictures) if p.source == source]
+            found |= caption_figures(source, [texts[i] for i in rows], [self.pictures[i] for i in rows])
+        losses = {"nats": self.nats(model)} | {f"rounding@{share:g}": self.rounding(model, share) for share in (0.1, 0.25, 0.5)}
+        return losses | mean_figures(found) | found | sound_figures(self.sounds, heard, CHECKED_SOUNDS)
 
     @torch.no_grad()
     def nats(self, model: PrefixDenoiser) -> float:
@@ -241,8 +252,8 @@ class Development:
         values = []
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            for start in range(0, len(rows), 2 * BATCH):
-                some = rows[start : start + 2 * BATCH]
+            for start in range(0, len(rows), 2 * RECIPE.batch):
+                some = rows[start : start + 2 * RECIPE.batch]
                 size = len(some[-1][0]) + 1
                 ids = torch.tensor([row + [self.kinds.end] * (size - len(row)) for row, _ in some])
                 tags = torch.full((len(some),), self.tokenizer.start("image"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import re
 
-from captioners.sound_classes import MUSIC, SOUND_CLASSES, VOICES
+from captioners.sound_classes import SOUND_CLASSES
 from captioners.text import clean
 from captioners.training import Job, corpus
 
@@ -34,12 +34,10 @@ FOUND_BY_HAND_ONLY = (
 def captions_by_class(job: Job) -> dict[str, list[str]]:
     """{class: captions}, the hand-written ones first."""
     found: dict[str, list[str]] = {name: [] for name in SOUND_CLASSES}
-    texts = dict.fromkeys(clean(t).lower() for domain in ("audiocaps", "clotho") for t in corpus.texts(job.data, domain))
-    for text in texts:
+    for text in dict.fromkeys(clean(t).lower() for t in corpus.captions_about(job.data, "audio")):
         if len(text.split()) > LONGEST or MORE_THAN_ONE.search(text):
             continue
-        names = [name for name, sound in SOUND_CLASSES.items() if sound.named_in(text)]
-        name = _the_one(names)
+        name = _the_one([name for name, sound in SOUND_CLASSES.items() if sound.named_in(text)])
         if name is not None and name not in FOUND_BY_HAND_ONLY:
             found[name].append(text)
     rng = random.Random(0)
@@ -48,11 +46,9 @@ def captions_by_class(job: Job) -> dict[str, list[str]]:
 
 def _the_one(names: list[str]) -> str | None:
     """The single class named; a man's or woman's speech is also speech, a piano's music also music."""
-    for kin in (VOICES, MUSIC):
-        special = [n for n in names if n in kin[1:]] if kin is VOICES else [n for n in names if n in ("piano", "guitar")]
-        general = kin[0]
-        if len(special) == 1:
-            names = [n for n in names if n != general]
+    for general, special in (("speech", ("speech_man", "speech_woman")), ("music", ("piano", "guitar", "street_music"))):
+        if sum(name in special for name in names) == 1:
+            names = [name for name in names if name != general]
     return names[0] if len(names) == 1 else None
 
 

@@ -13,20 +13,21 @@ from captioners.nets.encoders import AudioEncoder
 from captioners.profiles.store import file_hash, load_into, read_config
 from captioners.training import Job
 from captioners.training.sound_captions import captions_by_class, joined
-from captioners.training.sounds import DEV_FOLD, Sounds, load_sounds
+from captioners.training.sounds import Sounds, load_sounds
 
 SHIFTS = 4  # a clip as it is, and rolled in time
-MIXES = 2500
+MIXES = 2500  # pairs of clips laid over each other
 
 
 @dataclass(frozen=True)
 class SoundPairs:
-    """Grids (n, cells, c) fp16 with the classes that can be heard in each; `dev` rows are single clips of the held-out fold."""
+    """Grids (n, cells, c) fp16 with the classes that can be heard in each; `dev` rows are single clips that were held out."""
 
     grids: Tensor
     heard: list[tuple[str, ...]]
     dev_grids: Tensor
     dev_heard: list[tuple[str, ...]]
+    dev_source: list[str]  # their data sets
     captions: dict[str, list[str]]  # class → captions
 
     def caption(self, row: int, rng: random.Random) -> str:
@@ -48,8 +49,8 @@ def sound_pairs(job: Job) -> SoundPairs:
 
 def _encoded(encoder: AudioEncoder, sounds: Sounds, job: Job) -> dict:
     rng = random.Random(0)
-    train = [i for i, fold in enumerate(sounds.fold) if job.final or fold != DEV_FOLD]
-    dev = [i for i, fold in enumerate(sounds.fold) if fold == DEV_FOLD]
+    train = [i for i, held_out in enumerate(sounds.held_out) if job.final or not held_out]
+    dev = [i for i, held_out in enumerate(sounds.held_out) if held_out]
     plan = [(i, None, 0 if k == 0 else rng.randrange(sounds.samples.shape[1])) for k in range(SHIFTS) for i in train]
     while len(plan) < SHIFTS * len(train) + MIXES:
         a, b = rng.sample(train, 2)
@@ -58,7 +59,13 @@ def _encoded(encoder: AudioEncoder, sounds: Sounds, job: Job) -> dict:
     heard = [(sounds.category[a],) if b is None else (sounds.category[a], sounds.category[b]) for a, b, _ in plan]
     grids = _grids(encoder, sounds.samples, plan, job.quiet)
     dev_grids = _grids(encoder, sounds.samples, [(i, None, 0) for i in dev], job.quiet)
-    return {"grids": grids, "heard": heard, "dev_grids": dev_grids, "dev_heard": [(sounds.category[i],) for i in dev]}
+    return {
+        "grids": grids,
+        "heard": heard,
+        "dev_grids": dev_grids,
+        "dev_heard": [(sounds.category[i],) for i in dev],
+        "dev_source": [sounds.source[i] for i in dev],
+    }
 
 
 def _laid(samples: Tensor, a: int, b: int | None, shift: int) -> Tensor:

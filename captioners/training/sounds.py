@@ -1,4 +1,4 @@
-"""Sound clips for training: ESC-50, and the voices and music that it lacks, rendered from free Debian packages.
+"""Sound clips for training: those of the data folder, and voices and music beside them, rendered from free Debian packages.
 
 Voices and music need: asterisk-core-sounds-{en,fr,es,it,ru}-wav, klettres-data, ktuberling-data, espeak-ng (voices);
 wesnoth-1.16-music, openttd-openmsx, fluidsynth, timgm6mb-soundfont (music). They are built once into the cache.
@@ -22,7 +22,6 @@ from torch import Tensor
 from captioners.nets.encoders import AUDIO_RATE, WINDOW
 from captioners.training import Job, corpus
 
-DEV_FOLD = 4
 EACH = 48  # clips of each kind of voice and music
 ASTERISK = Path("/usr/share/asterisk/sounds")
 LETTERS, TUBERLING = Path("/usr/share/klettres"), Path("/usr/share/ktuberling/sounds")
@@ -38,26 +37,24 @@ class Sounds:
 
     samples: Tensor  # (n, WINDOW) int16
     category: list[str]
-    fold: list[int]  # DEV_FOLD for development
+    held_out: list[bool]
+    source: list[str]  # the data set, or "rendered"
 
 
 def load_sounds(job: Job) -> Sounds:
-    """ESC-50 and, behind it, voices and music."""
+    """The data folder's clips and, behind them, rendered voices and music."""
     path = job.cache / "sounds.pt"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [*_esc50(job), *(row for row in (*_voices(), *_music()) if np.abs(row[0]).max() > 0.01)]  # a rest in the music is no clip
-        samples = torch.stack([torch.from_numpy((_window(s) * 32767).astype(np.int16)) for s, _, _ in rows])
-        torch.save({"samples": samples, "category": [c for _, c, _ in rows], "fold": [f for _, _, f in rows]}, path)
+        given = [(clip.source, _read(clip.path), clip.category, clip.held_out) for clip in corpus.clips(job.data)]
+        rendered = [("rendered", *row) for row in (*_voices(), *_music()) if np.abs(row[0]).max() > 0.01]  # a rest in the music is no clip
+        source, clips, category, held_out = zip(*given, *rendered, strict=True)
+        samples = torch.stack([torch.from_numpy((_window(s) * 32767).astype(np.int16)) for s in clips])
+        torch.save({"samples": samples, "category": [*category], "held_out": [*held_out], "source": [*source]}, path)
     return Sounds(**torch.load(path, weights_only=True))
 
 
-Row = tuple[np.ndarray, str, int]  # samples, category, fold
-
-
-def _esc50(job: Job) -> Iterator[Row]:
-    for clip in corpus.clips(job.data):
-        yield _read(clip.path), clip.category, clip.fold
+Clip = tuple[np.ndarray, str, bool]  # samples, category, held out
 
 
 def _read(path: Path) -> np.ndarray:
@@ -83,7 +80,7 @@ def _joined(paths: list[Path], rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _voices() -> Iterator[Row]:
+def _voices() -> Iterator[Clip]:
     """Recorded voices (two phone-prompt speakers and some languages are kept for development) and synthetic ones."""
     rng = np.random.default_rng(0)
     speakers = {
@@ -96,12 +93,12 @@ def _voices() -> Iterator[Row]:
         files = sorted((ASTERISK / speaker).glob("*.wav"))
         held = speaker.startswith("ru")
         for i in range(EACH // 3 if category == "speech_woman" else EACH // 2):
-            yield _joined(files, rng), category, DEV_FOLD if held or (category == "speech_man" and i % 4 == 0) else 1 + i % 3
+            yield _joined(files, rng), category, held or (category == "speech_man" and i % 4 == 0)
     folders = sorted({p.parent for root in (LETTERS, TUBERLING) for p in root.rglob("*.ogg")})
     folders = [f for f in folders if len(list(f.glob("*.ogg"))) >= 10]
     for i in range(EACH * 2):
         folder = folders[i % len(folders)]
-        yield _joined(sorted(folder.glob("*.ogg")), rng), "speech", DEV_FOLD if (i % len(folders)) % 5 == 0 else 1 + i % 3
+        yield _joined(sorted(folder.glob("*.ogg")), rng), "speech", (i % len(folders)) % 5 == 0
     words = SENTENCE.split()
     for i in range(EACH):
         woman = i % 2 == 0
@@ -109,7 +106,7 @@ def _voices() -> Iterator[Row]:
         language = ("en-us", "en-gb", "de", "fr-fr", "es", "it", "sv", "nl")[i // 2 % 8]
         text = " ".join(rng.permutation(words))
         wav = _run(["espeak-ng", "-v", language + variant, "-s", str(rng.integers(120, 190)), "-p", str(rng.integers(30, 70)), "-w"], text)
-        yield wav, "speech_woman" if woman else "speech_man", 1 + i % 3
+        yield wav, "speech_woman" if woman else "speech_man", False
 
 
 def _run(command: list[str], *after: str) -> np.ndarray:
@@ -119,7 +116,7 @@ def _run(command: list[str], *after: str) -> np.ndarray:
         return _read(wav)
 
 
-def _music() -> Iterator[Row]:
+def _music() -> Iterator[Clip]:
     """Recorded game music, rendered scores, and single instruments playing random phrases."""
     rng = np.random.default_rng(1)
     for i, path in enumerate(sorted(WESNOTH.glob("*.ogg"))):
@@ -127,15 +124,15 @@ def _music() -> Iterator[Row]:
         for _ in range(2):
             start = int(rng.uniform(0.05, 0.8) * max(1, len(whole) - 6 * rate))
             piece = torch.from_numpy(whole[start : start + 6 * rate].mean(1))
-            yield AF.resample(piece, rate, AUDIO_RATE).numpy(), "music", DEV_FOLD if i % 6 == 0 else 1 + i % 3
+            yield AF.resample(piece, rate, AUDIO_RATE).numpy(), "music", i % 6 == 0
     for i, path in enumerate(sorted(MIDI.glob("*.mid"))):
         sound = _render(path.read_bytes())
         start = int(rng.uniform(0.05, 0.6) * max(1, len(sound) - WINDOW))
-        yield sound[start : start + WINDOW], "music", DEV_FOLD if i % 6 == 0 else 1 + i % 3
+        yield sound[start : start + WINDOW], "music", i % 6 == 0
     programs = {"piano": (0, 1, 2), "guitar": (24, 25, 26, 27), "music": (40, 42, 48, 56, 60, 68, 71, 73, 11, 13, 19, 21)}
     for category, choices in programs.items():
         for i in range(EACH):
-            yield _render(_phrase(choices[i % len(choices)], rng)), category, DEV_FOLD if i % 5 == 0 else 1 + i % 3
+            yield _render(_phrase(choices[i % len(choices)], rng)), category, i % 5 == 0
 
 
 def _render(midi: bytes) -> np.ndarray:

@@ -14,7 +14,7 @@ from captioners.training import Job, corpus
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How many tokens. With 6,144 a COCO caption has 3 % fewer of them, with 8,192 4 %, and every output layer is half or twice as large again."""
+    """How many tokens. 6,144 would make a caption 3 % shorter and 8,192 4 %, with output layers half as large again, and twice."""
 
     size: int = 4096
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,24 @@ from captioners.nets.coca import CocaDecoder
 from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.players import CocaSeat, Table
-from captioners.training import Job
+from captioners.training import Job, Recipe
 from captioners.training.captioner import first_token_kl, greedy
 from captioners.training.hub.pairs import Pairs, library_of
 from captioners.training.loop import fit
 
-EPOCHS, BATCH, LR = 1, 32, 1e-5
-REMOVED = 0.5  # share of examples without their picture: the paper's
 MAX_TOKENS = 40
 
 Batch = tuple[Tensor, Tensor, Tensor]  # ids (b, t), picture tokens (b, cells, width), keep (b,) False where the picture is removed
+
+
+@dataclass(frozen=True)
+class FineTuning(Recipe):
+    """How CoCa's decoders are taught to do without their picture."""
+
+    removed: float = 0.5  # share of examples without their picture: the paper's
+
+
+RECIPE = FineTuning(epochs=1, batch=32, lr=1e-5, ema=0.999)
 
 
 class CaptionLoss(nn.Module):
@@ -46,15 +55,16 @@ class CaptionLoss(nn.Module):
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
+    (recipe,) = job.configured(RECIPE)
     pairs, library = Pairs.load(job), library_of(job)
     seat = CocaSeat(Table(library))
     tokenizer, learner = seat.tokenizer, CaptionLoss(seat.caption_decoder(), seat.tokenizer.pad)
 
     def batches(epoch: int) -> Iterator[Batch]:
-        for media, captions, rng in pairs.batches(epoch, BATCH):
+        for media, captions, rng in pairs.batches(epoch, recipe.batch):
             ids = tokenizer.batch([[tokenizer.bos, *tokenizer.encode(c)[:MAX_TOKENS], tokenizer.eos] for c in captions])
             grids = torch.stack([f.grid for f in seat.encode(media)])
-            yield ids, grids, torch.tensor([rng.random() >= REMOVED for _ in captions])
+            yield ids, grids, torch.tensor([rng.random() >= recipe.removed for _ in captions])
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         return model(*(x.to(library.device) for x in batch))
@@ -69,8 +79,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def save(model: CaptionLoss) -> None:
         save_coca(job.out / name, seat, model.decoder, library)
 
-    _, report = fit(job, f"hub-{name}", learner, batches, pairs.steps(BATCH), loss, evaluate, EPOCHS, LR, "cider", save=save, ema=0.999)
-    return report
+    return fit(job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "cider", save=save)[1]
 
 
 def save_coca(folder: Path, seat: CocaSeat, decoder: CocaDecoder, library: Library) -> None:

@@ -12,12 +12,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import CLASSIFIER_BASE
-from captioners.training import Job
+from captioners.training import Job, Recipe
 from captioners.training.classifier import CUT, HELD_OUT, sentences
 from captioners.training.hub.pairs import library_of
 from captioners.training.loop import fit
 
-EPOCHS, BATCH, LR = 3, 64, 5e-5
+RECIPE = Recipe(epochs=3, batch=64, lr=5e-5, weight_decay=0.01, ema=0.99)
 SMOOTHING = 0.05  # a classifier that is sure of everything has no gradient to guide with
 
 
@@ -33,13 +33,14 @@ class SentenceLoss(nn.Module):
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    library = library_of(job)
+    (recipe,) = job.configured(RECIPE)
+    size, library = recipe.batch, library_of(job)
     path = fetch(name, library.sources.get(name, CLASSIFIER_BASE))
     tokenizer = AutoTokenizer.from_pretrained(path)
     net = AutoModelForSequenceClassification.from_pretrained(path, num_labels=2, dtype=torch.float32)
     found = sentences(name, job)
     dev, learned = found[::HELD_OUT], [s for i, s in enumerate(found) if i % HELD_OUT]
-    steps = max(1, len(learned) // BATCH)
+    steps = max(1, len(learned) // size)
 
     def inputs(texts: list[str]) -> dict[str, Tensor]:
         return dict(tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt").to(library.device))
@@ -48,7 +49,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         rng = random.Random(job.seed * 1000 + epoch)
         order = rng.sample(learned, len(learned))
         for step in range(steps):
-            some = order[step * BATCH : (step + 1) * BATCH]
+            some = order[step * size : (step + 1) * size]
             yield [_cut(text, rng) for text, _ in some], torch.tensor([int(label) for _, label in some])
 
     def loss(model: nn.Module, batch: tuple[list[str], Tensor]) -> Tensor:
@@ -56,8 +57,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def evaluate(model: SentenceLoss) -> dict[str, float]:
         right = []
-        for start in range(0, len(dev), BATCH):
-            some = dev[start : start + BATCH]
+        for start in range(0, len(dev), size):
+            some = dev[start : start + size]
             said = model.net(**inputs([text for text, _ in some])).logits.argmax(-1).tolist()
             right += [bool(yes) == (label > 0.5) for yes, (_, label) in zip(said, some, strict=True)]
         return {"accuracy": sum(right) / len(right)}
@@ -66,21 +67,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         model.net.save_pretrained(job.out / name)
         tokenizer.save_pretrained(job.out / name)
 
-    _, report = fit(
-        job,
-        f"hub-{name}",
-        SentenceLoss(net),
-        batches,
-        steps,
-        loss,
-        evaluate,
-        EPOCHS,
-        LR,
-        "accuracy",
-        save=save,
-        ema=0.99,
-        weight_decay=0.01,
-    )
+    _, report = fit(job, f"hub-{name}", SentenceLoss(net), batches, steps, loss, evaluate, recipe, "accuracy", save=save)
     return {**report, "sentences": len(found)} if report else {}
 
 

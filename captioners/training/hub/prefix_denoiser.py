@@ -21,13 +21,12 @@ from captioners.text import CaptionTokenizer
 from captioners.training import Job
 from captioners.training.hub.pairs import Pairs, library_of
 from captioners.training.loop import fit
-from captioners.training.prefix_denoiser import Examples, prefix_loss
+from captioners.training.prefix_denoiser import Examples, PrefixRecipe, prefix_loss
 from captioners.training.tokenizer import load_tokenizer
 from captioners.types import Media
 
-EPOCHS, BATCH, LR = 30, 64, 1e-4
+RECIPE = PrefixRecipe(epochs=30, batch=64, lr=1e-4, removed=0.1)
 SIZES = {"embed": 48, "dim": 768, "layers": 12, "heads": 12, "prefix": 5, "hidden": 768, "canvas": 25, "schedule": "truncated-linear"}
-REMOVED = 0.1  # share of examples without their prefix, so that guidance has something to compare with
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, pooled (b, c), keep (b,), words (b,)
 
@@ -35,28 +34,28 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, po
 class PrefixLoss(nn.Module):
     """The loss as a module: what accelerate shares out between processes is a call."""
 
-    def __init__(self, net: PrefixDenoiser, tag: int):
+    def __init__(self, net: PrefixDenoiser, tag: int, recipe: PrefixRecipe):
         super().__init__()
-        self.net, self.tag = net, tag
+        self.net, self.tag, self.recipe = net, tag, recipe
 
     def forward(self, ids: Tensor, pooled: Tensor, keep: Tensor, words: Tensor) -> Tensor:
-        return prefix_loss(self.net, Examples("image", ids, torch.full_like(words, self.tag), pooled, keep, words))
+        return prefix_loss(self.net, Examples("image", ids, torch.full_like(words, self.tag), pooled, keep, words), self.recipe)
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
     pairs, library, tokenizer = Pairs.load(job), library_of(job), load_tokenizer(job)
     clip, kinds = ClipMatcher("image-ranker", library), TokenKinds.of(tokenizer)
     width = clip.embed_text(["a"]).shape[-1]
-    config = job.sized(PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=width, **SIZES))
-    learner = PrefixLoss(PrefixDenoiser(config), tokenizer.start("image"))
+    recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=width, **SIZES))
+    learner = PrefixLoss(PrefixDenoiser(config), tokenizer.start("image"), recipe)
 
     def batch(media: list[Media], captions: list[str], keep: list[bool]) -> Batch:
         ids = padded(tokenizer, captions, config.canvas)
         return ids, clip.embed_media(media), torch.tensor(keep), kinds.words(ids).clamp(1, config.words)
 
     def batches(epoch: int) -> Iterator[Batch]:
-        for media, captions, rng in pairs.batches(epoch, BATCH):
-            yield batch(media, captions, [rng.random() >= REMOVED for _ in captions])
+        for media, captions, rng in pairs.batches(epoch, recipe.batch):
+            yield batch(media, captions, [rng.random() >= recipe.removed for _ in captions])
 
     def loss(model: nn.Module, some: Batch) -> Tensor:
         return model(*(x.to(library.device) for x in some))
@@ -66,15 +65,14 @@ def train(name: str, job: Job) -> dict[str, Any]:
         values = []
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            for media, captions in pairs.held_out(BATCH):
+            for media, captions in pairs.held_out(recipe.batch):
                 values.append(loss(model, batch(media, captions, [True] * len(captions))).item())
         return {"dev_loss": sum(values) / len(values)}
 
     def save(model: PrefixLoss) -> None:
         save_part(job.out, name, model.net, asdict(config), limit=None)
 
-    _, report = fit(job, f"hub-{name}", learner, batches, pairs.steps(BATCH), loss, evaluate, EPOCHS, LR, "-dev_loss", save=save)
-    return report
+    return fit(job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "-dev_loss", save=save)[1]
 
 
 def padded(tokenizer: CaptionTokenizer, captions: list[str], canvas: int) -> Tensor:
