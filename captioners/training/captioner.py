@@ -24,7 +24,7 @@ from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.profiles.store import load_into, read_config, save_part
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, Recipe, corpus
-from captioners.training.features import image_features
+from captioners.training.features import image_features, random_views
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
@@ -153,14 +153,6 @@ def bucketed(examples: dict[str, list[tuple]], size: int, rng: random.Random) ->
         found += [(kind, order[s : s + size]) for s in range(0, len(order) - size + 1, size)]
     rng.shuffle(found)
     return found
-
-
-def random_views(features: Tensor, pictures: list[int], rng: random.Random) -> Tensor:
-    """(b, cells, c): a random view of each picture, mirrored half of the time. features: (views, n, cells, c), cells in a square."""
-    grids = features[[rng.randrange(len(features)) for _ in pictures], pictures].float()
-    side = round(grids.shape[1] ** 0.5)
-    mirrored = grids.unflatten(1, (side, side)).flip(2).flatten(1, 2)
-    return torch.where(torch.tensor([rng.random() < 0.5 for _ in pictures])[:, None, None], mirrored, grids)
 
 
 def caption_figures(source: str, texts: list[str], pictures: list[corpus.Picture]) -> dict[str, float]:

@@ -1,12 +1,13 @@
 """Frozen encoders run once: what training needs of every picture, cached on disk.
 
-Pictures are seen in two views: as the product sees them (a squeezed picture stretched back), and a random part of them with other
-proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an encoder is
+Pictures are seen in up to two views: as the product sees them (a squeezed picture stretched back), and a random part of them with
+other proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an encoder is
 trained, and the finished encoder's grids (`image_features`) are made from the same maps.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from torch import Tensor
 from torchvision.transforms import v2
 from tqdm import tqdm
 
-from captioners.nets.encoders import BATCH, ImageEncoder, image_pixels
+from captioners.nets.encoders import BATCH, LITE0, LITE2, ImageEncoder, image_pixels
 from captioners.profiles.store import file_hash, load_into, read_config
 from captioners.training import Job, corpus
 from captioners.training.imagenet import load_imagenet
 
 WINDOW = 256  # pictures that are read before those of one shape are encoded together
-VIEWS = {"train": 2, "dev": 1}
+VIEWS = {LITE0: 1, LITE2: 2}  # of the training pictures
 STRETCH = 4 / 3  # a squeezed picture of unknown shape was at most so much wider or higher than a square, nearly always
 
 
@@ -55,12 +56,12 @@ class Maps:
 
 
 def stem_maps(job: Job, backbone: str) -> dict[str, list[Maps]]:
-    """{"train": [view 0, view 1], "dev": [view 0]} of an ImageNet backbone, in the order of `corpus.pictures`."""
+    """{"train": [view 0, …], "dev": [view 0]} of an ImageNet backbone, in the order of `corpus.pictures`."""
     folder = job.cache / f"stem-maps-{backbone}"
     folder.mkdir(parents=True, exist_ok=True)
     encoder: ImageEncoder | None = None
     found: dict[str, list[Maps]] = {}
-    for split, views in VIEWS.items():
+    for split, views in (("train", VIEWS[backbone]), ("dev", 1)):
         for view in range(views):
             values, shapes = folder / f"{split}-{view}.bin", folder / f"{split}-{view}.npy"
             if not shapes.exists():
@@ -121,14 +122,13 @@ def image_features(job: Job, part: str = "image-encoder") -> dict[str, Tensor]:
     weights = job.find(part)
     folder = job.cache / f"image-features-{file_hash(weights)}"
     folder.mkdir(parents=True, exist_ok=True)
-    encoder: ImageEncoder | None = None
+    config, encoder = read_config(weights), None
     found = {}
-    for split, views in VIEWS.items():
+    for split, views in (("train", VIEWS[config["backbone"]]), ("dev", 1)):
         grids = []
         for view in range(views):
             path = folder / f"{split}-{view}.npy"
             if not path.exists():
-                config = read_config(weights)
                 encoder = encoder or load_into(ImageEncoder(**config), weights).eval()
                 maps = stem_maps(job, config["backbone"])[split][view]
                 with path.with_suffix(".partial").open("wb") as file:
@@ -146,3 +146,11 @@ def upper_grids(encoder: ImageEncoder, maps: Maps, quiet: bool = False) -> Itera
     for some in tqdm(maps.batches(32), desc="features", disable=quiet, mininterval=10):
         made |= zip(some, encoder.features(encoder.upper(maps.read(some))).grid.half(), strict=True)
     yield from (made[i][None] for i in range(len(maps)))
+
+
+def random_views(features: Tensor, pictures: list[int], rng: random.Random) -> Tensor:
+    """(b, cells, c): a random view of each picture, mirrored half of the time. features: (views, n, cells, c), cells in a square."""
+    grids = features[[rng.randrange(len(features)) for _ in pictures], pictures].float()
+    side = round(grids.shape[1] ** 0.5)
+    mirrored = grids.unflatten(1, (side, side)).flip(2).flatten(1, 2)
+    return torch.where(torch.tensor([rng.random() < 0.5 for _ in pictures])[:, None, None], mirrored, grids)

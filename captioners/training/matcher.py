@@ -21,7 +21,7 @@ from captioners.sound_classes import SOUND_CLASSES
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, Recipe, corpus
 from captioners.training.audio_encoder import told_apart
-from captioners.training.features import image_features
+from captioners.training.features import image_features, random_views
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
@@ -95,7 +95,7 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
     pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
     captions = {split: [tokenizer.encode_all(p.captions) for p in some] for split, some in pictures.items()}
     groups = [g for text in corpus.texts(job.data).values() if text.of == "image" for g in text.groups if len(g) > 1]
-    views, count = features["train"].shape[:2]
+    count = len(captions["train"])
     steps = count // recipe.batch
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, list[list[int]], list[list[int]]]]:
@@ -103,12 +103,11 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
         order = rng.sample(range(count), count)
         for step in range(steps):
             chosen = order[step * recipe.batch : (step + 1) * recipe.batch]
-            view = [rng.randrange(views) for _ in chosen]
             picked = [rng.sample(captions["train"][i], recipe.captions) for i in chosen]
             rows = [cut(some[k], recipe.beginnings, rng) for k in range(recipe.captions) for some in picked]
             others = [rng.sample(group, 2) for group in rng.sample(groups, min(recipe.groups, len(groups)))]
             told = tokenizer.encode_all([pair[k] for k in range(2) for pair in others])
-            yield features["train"][view, chosen].float(), rows, told
+            yield random_views(features["train"], chosen, rng), rows, told
 
     def loss(model: MatcherNet, batch: tuple[Tensor, list[list[int]], list[list[int]]]) -> Tensor:
         grids, rows, told = batch
