@@ -63,7 +63,8 @@ class Profile:
             raise ProfileError(f"The {self.name} profile keeps no features on disk: leave --features out.")
         if folder.exists() and not folder.is_dir():
             raise ProfileError(f"{folder} is not a folder: give one for the features.")
-        self.players.keep_features(folder)
+        for side in (self.players, self.judges):
+            side.keep_features(folder)
 
 
 def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()) -> Profile:

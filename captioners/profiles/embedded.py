@@ -57,10 +57,10 @@ class Shelf:
 
 
 class Encoder:
-    """Media → grids, remembered by the media's hash, so that every method and judge shares the work."""
+    """Media → grids, remembered by the media's hash, so that all who look with these parts share the work."""
 
-    def __init__(self, shelf: Shelf):
-        self.shelf = shelf
+    def __init__(self, shelf: Shelf, image: str = "image-encoder", audio: str = "audio-encoder"):
+        self.shelf, self.parts = shelf, {"image": image, "audio": audio}
         self.known: OrderedDict[str, Tensor] = OrderedDict()
         self.disk: FeatureStore | None = None
         self.lock = threading.RLock()
@@ -73,14 +73,14 @@ class Encoder:
             for kind, encode in (("image", self._images), ("audio", self._sounds)):
                 some = [m for m in new.values() if m.kind == kind]
                 if self.disk and some:
-                    encode = self.disk.around(encode, f"{self.shelf.hash(f'{kind}-encoder')}-{SEEN[kind]}", self.shelf.device)
+                    encode = self.disk.around(encode, f"{self.shelf.hash(self.parts[kind])}-{SEEN[kind]}", self.shelf.device)
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
             found = [self.known[m.hash] for m in media]
             for m in media:
                 self.known.move_to_end(m.hash)
-                record_weights(f"{m.kind}-encoder", self.shelf.hash(f"{m.kind}-encoder"))
+                record_weights(self.parts[m.kind], self.shelf.hash(self.parts[m.kind]))
             while len(self.known) > REMEMBERED:
                 self.known.popitem(last=False)
             return found
@@ -88,7 +88,7 @@ class Encoder:
     def net(self, kind: Modality) -> nn.Module:
         """What encodes this kind of media."""
         make = {"image": ImageEncoder, "audio": AudioEncoder}[kind]
-        return self.shelf.get(f"{kind}-encoder", lambda config: make(**config))
+        return self.shelf.get(self.parts[kind], lambda config: make(**config))
 
     def _images(self, media: list[Media]) -> Tensor:
         return picture_grids(self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.shelf.device)
@@ -261,6 +261,10 @@ class EmbeddedJudges:
             self.matchers[kind] = EmbeddedMatcher(f"{kind}-judge", self.shelf, self.encoder, self.tokenizer)
         return self.matchers[kind]
 
+    def keep_features(self, folder: Path) -> None:
+        """As the players do."""
+        self.encoder.disk = FeatureStore(folder)
+
     def fluency(self) -> EmbeddedFluency:
         """Perplexity's language model."""
         return EmbeddedFluency(self.shelf, self.tokenizer)
@@ -273,18 +277,25 @@ class EmbeddedJudges:
 
 
 def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
-    """Players and judges on shelves of their own; they share nothing but the frozen encoders and the tokenizer.
+    """Players and judges on shelves of their own. Pictures are encoded for the judge by an encoder of its own.
 
-    Players look for a part among `checkpoints` first, the last one before the others. Encoders and judges are always the shipped ones, so
-    that scores can be compared.
+    Players look for a part among `checkpoints` first, the last one before the others. Judges are always the shipped ones, so that scores
+    can be compared.
     """
-    vocabulary = WEIGHTS / "tokenizer.json"
-    if not vocabulary.exists():
-        raise MissingPart(f"There is no {vocabulary}: run `python -m captioners train tokenizer`.")
-    tokenizer = CaptionTokenizer(Tokenizer.from_file(str(vocabulary)))
-    encoder = Encoder(Shelf(device))
-    players = Players(Shelf(device, *map(_trained, reversed(checkpoints)), WEIGHTS), encoder, tokenizer)
-    return Profile("embedded", players, EmbeddedJudges(Shelf(device), encoder, tokenizer), load=players.load)
+    folders = (*map(_trained, reversed(checkpoints)), WEIGHTS)
+    shelf, tokenizer = Shelf(device, *folders), _tokenizer(*folders)
+    players = Players(shelf, Encoder(shelf), tokenizer)
+    shipped = Shelf(device)
+    judges = EmbeddedJudges(shipped, Encoder(shipped, image="judge-encoder"), _tokenizer(WEIGHTS))
+    return Profile("embedded", players, judges, load=players.load)
+
+
+def _tokenizer(*folders: Path) -> CaptionTokenizer:
+    """The tokenizer of the first folder that has one."""
+    path = next((f / "tokenizer.json" for f in folders if (f / "tokenizer.json").exists()), None)
+    if path is None:
+        raise MissingPart(f"There is no {folders[-1] / 'tokenizer.json'}: run `python -m captioners train tokenizer`.")
+    return CaptionTokenizer(Tokenizer.from_file(str(path)))
 
 
 def _trained(checkpoint: str) -> Path:

@@ -1,8 +1,8 @@
 """Frozen encoders run once: what training needs of every picture, cached on disk.
 
 Pictures are seen in up to two views: as the product sees them (a squeezed picture stretched back), and a random part of them with
-other proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an encoder is
-trained, and the finished encoder's grids (`image_features`) are made from the same maps.
+other proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an
+encoder is trained, and the finished encoder's grids (`image_features`) are made from the same maps.
 """
 
 from __future__ import annotations
