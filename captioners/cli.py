@@ -123,7 +123,9 @@ def build_parser() -> Parser:
     train.add_argument("--seed", type=int, default=0, metavar="N")
     train.add_argument("--epochs", type=float, metavar="N", help="instead of the part's own number")
     train.add_argument("--from", dest="start", type=Path, metavar="DIR", help="go on from the weights in this folder")
-    train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a constant of the recipe or the network")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a constant of the recipe or the network"
+    )
     train.add_argument("--final", action="store_true", help="audio parts: train on the held-out clips too")
     return parser
 

@@ -140,9 +140,9 @@ def test_a_prompt_too_long_for_the_language_model_loses_its_first_captions(cfg, 
 
 def test_a_prompt_cannot_hold_special_tokens(cfg):
     tokenizer = cfg.models.tokenizer
-    ids = tokenizer.encode("a <eos> dog <pad> <flickr8k>")
+    ids = tokenizer.encode("a <eos> dog <pad> <picture>")
     assert not {*ids} & {*tokenizer.special_ids}
-    assert tokenizer.decode(ids) == "a eos dog pad flickr8k"
+    assert tokenizer.decode(ids) == "a eos dog pad picture"
 
 
 # --------------------------------------------------------------------------------------------------- what is run
@@ -385,7 +385,7 @@ def test_a_word_of_several_pieces_takes_as_many_positions(cfg, picture):
     assert "xylophone" in result.caption
 
 
-@pytest.mark.parametrize("word", ["ж", "<mask>", "<flickr8k>", "<unk>", "..."])
+@pytest.mark.parametrize("word", ["ж", "<mask>", "<picture>", "<unk>", "..."])
 def test_an_unknown_forced_word_is_refused(cfg, picture, word):
     with pytest.raises(SettingsError, match="is not known to this model"):
         cfg.caption(picture, cfg.spec.settings(forced={0: word}))

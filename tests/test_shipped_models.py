@@ -8,8 +8,9 @@ import torch
 
 from captioners import guidance
 from captioners.media import load_media
-from captioners.profiles.store import ASSETS, WEIGHTS
+from captioners.profiles.store import ASSETS, WEIGHTS, part_hash
 from captioners.sound_classes import MUSIC, SOUND_CLASSES
+from captioners.training import PARTS
 
 PICTURES = sorted((ASSETS / "examples").glob("*.jpg"))
 SOUNDS = sorted((ASSETS / "examples").glob("*.ogg"))
@@ -50,7 +51,16 @@ def test_picture_matchers_reached_their_recall(part):
 
 
 def test_the_sound_judge_reached_its_accuracy():
-    assert METRICS["audio-judge"]["esc50_top1"] >= 0.65
+    assert METRICS["audio-judge"]["accuracy_esc50"] >= 0.65
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_ships_is_what_its_training_wrote(part):
+    """The file's hash, and which command, data and code made it."""
+    record = METRICS[part]
+    assert record["hash"] == part_hash(part, WEIGHTS)
+    assert record["command"].startswith(f"python -m captioners train {part} ")
+    assert {"seed", "minutes", "data", "commit"} <= set(record)
 
 
 def test_a_sentence_is_more_fluent_than_its_words_in_disorder(embedded):

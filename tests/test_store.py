@@ -12,7 +12,19 @@ from captioners.lab import Lab
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.profiles import embedded
 from captioners.profiles.embedded import Shelf
-from captioners.profiles.store import ASSETS, MAX_BYTES, WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, save_part
+from captioners.profiles.store import (
+    ASSETS,
+    MAX_BYTES,
+    WEIGHTS,
+    MissingPart,
+    file_hash,
+    find_part,
+    load_into,
+    part_files,
+    part_hash,
+    read_config,
+    save_part,
+)
 from captioners.types import CaptionLabError
 
 
@@ -34,10 +46,17 @@ def test_a_part_comes_back_rounded_to_half_precision_with_its_configuration(tmp_
     assert list(tmp_path.rglob("*.partial")) == []
 
 
-def test_a_part_over_ten_megabytes_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="big is over 10 MB"):
-        save_part(tmp_path, "big", nn.Linear(3000, 1800), {})
-    assert list(tmp_path.iterdir()) == []
+def test_a_part_over_ten_megabytes_is_split_into_files_and_comes_back(tmp_path):
+    torch.manual_seed(0)
+    big = nn.Sequential(*(nn.Linear(1500, 1000) for _ in range(5)))  # 15 MB
+    path = save_part(tmp_path, "big", big, {"dim": 1})
+    assert [p.name for p in part_files(path)] == ["big.safetensors", "big-2.safetensors"]
+    assert all(p.stat().st_size <= MAX_BYTES for p in part_files(path))
+    read = load_into(nn.Sequential(*(nn.Linear(1500, 1000) for _ in range(5))), path)
+    assert all(torch.equal(v.half(), read.state_dict()[k].half()) for k, v in big.state_dict().items())
+    before = part_hash("big", tmp_path)
+    part_files(path)[1].write_bytes(part_files(path)[1].read_bytes()[:-1] + b"x")
+    assert part_hash("big", tmp_path) != before
 
 
 def test_a_weight_too_large_for_half_precision_is_refused(tmp_path):
