@@ -9,7 +9,10 @@ import re
 from functools import lru_cache
 
 VOICE = "speak spoke speech talk voice says said saying convers narrat monolog announc exclaim shout yell whisper"
-TUNE = "music song melod tune orchestra band instrument sing sang beat rap guitar piano drum violin saxophone jazz blues rock metal reggae disco pop"
+TUNE = (
+    "music song melod tune orchestra band instrument sing sang beat rap guitar piano drum violin saxophone jazz blues rock metal reggae "
+    "disco pop"
+)
 
 SOUND_WORDS = {
     "airplane": "airplane aeroplane aircraft plane jet airliner",

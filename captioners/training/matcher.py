@@ -96,7 +96,7 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
     captions = {split: [tokenizer.encode_all(p.captions) for p in some] for split, some in pictures.items()}
     groups = [g for text in corpus.texts(job.data).values() if text.of == "image" for g in text.groups if len(g) > 1]
     count = len(captions["train"])
-    steps = count // recipe.batch
+    steps = max(1, count // recipe.batch)
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, list[list[int]], list[list[int]]]]:
         rng = random.Random(job.seed * 1000 + epoch)
@@ -169,7 +169,7 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
     for row, names in enumerate(sounds.heard):
         heard[row, [CLASSES.index(n) for n in names]] = 1
     size = recipe.batch
-    steps = len(heard) // size
+    steps = max(1, len(heard) // size)
     unheard = [c for p in corpus.pictures(job.data, "train") for c in p.captions] if recipe.strangers else []
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, list[list[int]], Tensor]]:
@@ -186,7 +186,8 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
         both = labels @ labels.T
         union = labels.sum(1)[:, None] + labels.sum(1) - both
         text = embed_rows(model.text, tokenizer, rows)
-        return contrastive_loss(text[:size], model.media(grids.to(device)), model.scale, (both / union).to(device), text[size:])
+        own, strangers = text.split([len(grids), len(text) - len(grids)])
+        return contrastive_loss(own, model.media(grids.to(device)), model.scale, (both / union).to(device), strangers)
 
     def evaluate(model: MatcherNet) -> dict[str, float]:
         return measure_sounds(model, tokenizer, sounds)
