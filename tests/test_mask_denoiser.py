@@ -71,7 +71,7 @@ def test_nothing_moves_once_it_is_trained(vq):
 def test_learning_brings_the_features_back(vq):
     source = torch.Generator().manual_seed(1)
     kinds = torch.randn(4, 10, generator=source)
-    optimizer = torch.optim.Adam(vq.leave.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(vq.parameters(), 1e-2)
     losses = []
     for _ in range(150):
         grid = kinds[torch.randint(4, (16, 6), generator=source)] + 0.05 * torch.randn(16, 6, 10, generator=source)

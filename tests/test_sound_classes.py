@@ -28,12 +28,6 @@ SHARED = {
     ("chirping_birds", "crickets"),
     ("crickets", "chirping_birds"),
 }
-    ("rooster", "crow"),
-    ("crow", "rooster"),
-    ("church_bells", "clock_alarm"),
-    ("chirping_birds", "crickets"),
-    ("crickets", "chirping_birds"),
-}
 
 
 @pytest.mark.parametrize("category", ESC50)
