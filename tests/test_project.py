@@ -196,9 +196,10 @@ def test_every_command_in_the_documents_is_understood(line):
         assert all(settings_for(specs, [*args.set, *point]) for point in grid(args.over))
 
 
-def test_the_readme_trains_every_part_in_order():
+def test_the_readme_trains_every_part_by_one_command():
     section = README.split("## Train it again")[1].split("\n## ")[0]
-    assert re.findall(r"^python -m captioners train ([\w-]+)", section, re.MULTILINE) == list(PARTS)
+    parts = re.findall(r"^python -m captioners train ([\w-]+)", section, re.MULTILINE)
+    assert parts[0] == "all" and set(parts[1:]) <= set(PARTS)
 
 
 def test_what_the_readme_points_to_is_there():

@@ -1,11 +1,13 @@
 """Sound clips for training: those of the data folder, and voices and music beside them, rendered from free Debian packages.
 
 Voices and music need: asterisk-core-sounds-{en,fr,es,it,ru}-wav, klettres-data, ktuberling-data, espeak-ng (voices);
-wesnoth-1.16-music, openttd-openmsx, fluidsynth, timgm6mb-soundfont (music). They are built once into the cache.
+wesnoth-1.16-music, openttd-openmsx, fluidsynth, timgm6mb-soundfont (music). They are built once into the cache; where the
+packages are missing, there are none.
 """
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -47,7 +49,7 @@ def load_sounds(job: Job) -> Sounds:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         given = [(clip.source, _read(clip.path), clip.category, clip.held_out) for clip in corpus.clips(job.data)]
-        rendered = [("rendered", *row) for row in (*_voices(), *_music()) if np.abs(row[0]).max() > 0.01]  # a rest in the music is no clip
+        rendered = [("rendered", *row) for row in _rendered() if np.abs(row[0]).max() > 0.01]  # a rest in the music is no clip
         source, clips, category, held_out = zip(*given, *rendered, strict=True)
         samples = torch.stack([torch.from_numpy((_window(s) * 32767).astype(np.int16)) for s in clips])
         torch.save({"samples": samples, "category": [*category], "held_out": [*held_out], "source": [*source]}, path)
@@ -55,6 +57,14 @@ def load_sounds(job: Job) -> Sounds:
 
 
 Clip = tuple[np.ndarray, str, bool]  # samples, category, held out
+
+
+def _rendered() -> Iterator[Clip]:
+    """Voices and music, if everything that makes them is installed."""
+    tools = all(shutil.which(name) for name in ("espeak-ng", "fluidsynth"))
+    if tools and all(path.exists() for path in (ASTERISK, LETTERS, TUBERLING, WESNOTH, MIDI, SOUNDFONT)):
+        yield from _voices()
+        yield from _music()
 
 
 def _read(path: Path) -> np.ndarray:
