@@ -21,7 +21,7 @@ from captioners.ui.vote import BlindVote
 LOOKED_AT = 2.0  # seconds between two looks at what is being loaded
 WAITING = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
-    "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
+    "embedded": "small models that know everyday photographs and some sixty kinds of sound",
     "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
 }
 
