@@ -17,10 +17,11 @@ the first with the second: turn it up until captions break. The judges that give
 
 MODELS = {
     "embedded": """<h2>What the models know</h2>
-<p>The embedded models are small, a few million parameters each, and have seen twenty thousand photographs of everyday life (people, animals,
-rooms, streets, food), some sixty kinds of everyday sound, voices and music. The main thing in a picture is often named rightly and its details
-are often guessed; text, drawings, numbers and names are not to be trusted. All methods share encoder, vocabulary and training data and learned
-from people's captions alone, so that differences between cards are differences between the ways of guiding.</p>""",
+<p>The embedded models are small, a few million parameters each, and have seen twenty thousand photographs of everyday life
+(people, animals, rooms, streets, food), some sixty kinds of everyday sound, voices and music. The main thing in a picture is
+often named rightly and its details are often guessed; text, drawings, numbers and names are not to be trusted. All methods share
+encoder, vocabulary and training data and learned from people's captions alone, so that differences between cards are differences
+between the ways of guiding.</p>""",
     "hub": """<h2>What the models know</h2>
 <p>The methods run on pretrained models: CoCa for the first, GPT-2 with CLIP or CLAP for the second. The two diffusion methods have no
 published weights: they use checkpoints that were trained for them where given, and the small embedded models elsewhere; a card says
