@@ -37,12 +37,16 @@ def sentences(name: str, job: Job) -> Sentences:
     audible, silent = corpus.sentences(job.data)
     rng = random.Random(0)
     pictures, sounds = captions(job, 1 if name == "audibility-judge" else 0)
+
+    def some(texts: list[str], count: int) -> list[str]:
+        return rng.sample(texts, min(count, len(texts)))
+
     if name == "audibility":
         yes, no = audible[0::2], silent[0::2]
     elif name == "visibility":
-        yes, no = rng.sample(pictures, EACH), rng.sample(sounds, EACH // 2) + rng.sample(audible[0::2] + silent[0::2], EACH // 2)
+        yes, no = some(pictures, EACH), some(sounds, EACH // 2) + some(audible[0::2] + silent[0::2], EACH // 2)
     else:
-        yes, no = rng.sample(sounds, EACH) + audible[1::2], rng.sample(pictures, EACH) + silent[1::2]
+        yes, no = some(sounds, EACH) + audible[1::2], some(pictures, EACH) + silent[1::2]
     found = [(text, 1.0) for text in yes] + [(text, 0.0) for text in no]
     rng.shuffle(found)
     return list(dict.fromkeys((clean(text), label) for text, label in found))
