@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,8 +20,9 @@ from captioners.profiles.base import PROFILES, ProfileError
 from captioners.types import CaptionLabError, Result, Settings, SettingsError, Spec, to_json
 
 if TYPE_CHECKING:
-    from captioners.evaluation.core import Progress
     from captioners.evaluation.engines import Engine
+    from captioners.evaluation.evaluate import Progress
+    from captioners.evaluation.report import Report
 
 DELAY = 2  # seconds of silence before a progress bar appears
 
@@ -172,16 +174,16 @@ def caption_command(args: argparse.Namespace) -> None:
     for spec in specs:
         try:
             with progress_bar(spec.id, quiet=args.json) as progress:
-                for step in lab.stream(media, spec.id, settings[spec.id]):
+                for (step,) in lab.run([media], spec.id, [settings[spec.id]], live=True):
                     progress(step.position, step.total)
         except (MissingPart, ProfileError) as error:
             if args.method or (spec is specs[-1] and not results):
                 raise
             print(f"{spec.id} is left out: {error}", file=sys.stderr)
             continue
-        results.append(step.result)
+        results.append(step.finished)
         if not args.json:
-            print_result(step.result)
+            print_result(step.finished)
     if args.json:
         print(json.dumps({"results": to_json(results)}, ensure_ascii=False))
 
@@ -190,7 +192,7 @@ def evaluate_command(args: argparse.Namespace) -> None:
     """Measure methods or given captions on a data set."""
     if args.captions and (args.method or args.set or args.over or args.seed is not None):
         raise CaptionLabError("Given captions are scored without a method: leave --method, --set, --over and --seed out, or --captions.")
-    from captioners.metrics.report import html_page
+    from captioners.evaluation.tables import html_page
 
     measure_command(args, html_page, captions_file=args.captions)
 
@@ -199,39 +201,37 @@ def sweep_command(args: argparse.Namespace) -> None:
     """Measure one method over a grid of settings."""
     if len(args.method or []) != 1:
         raise CaptionLabError("A sweep is of one method: give --method once.")
-    from captioners.metrics.figures import sweep_page
+    from captioners.evaluation.figures import sweep_page
 
     measure_command(args, sweep_page)
 
 
-def measure_command(args: argparse.Namespace, page: Callable[[dict[str, Any]], str], captions_file: str | None = None) -> None:
+def measure_command(args: argparse.Namespace, page: Callable[[Report], str], captions_file: str | None = None) -> None:
     """Run an evaluation, which goes on if it was killed before, and write what was asked for."""
-    from captioners.evaluation.core import evaluate
     from captioners.evaluation.dataset import read_dataset
+    from captioners.evaluation.evaluate import evaluate
+    from captioners.evaluation.tables import text_table, write_csv
     from captioners.lab import Lab, choose_methods
-    from captioners.metrics.report import text_table, write_csv
 
     outputs = {kind: writable(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
     if args.batch < 1:
         raise CaptionLabError(f"--batch {args.batch} is not possible: give a whole number from 1.")
-    items = read_dataset(args.dir, args.split, args.limit)
-    specs = [] if captions_file else choose_methods(items[0].kind, args.method)
+    dataset = read_dataset(args.dir, args.split, args.limit)
+    specs = [] if captions_file else choose_methods(dataset.kind, args.method)
     points = [settings_for(specs, [*with_seed(args), *point]) for point in grid(args.over)]
     settings = {spec.id: list(dict.fromkeys(point[spec.id] for point in points)) for spec in specs}
-    profile = Lab(args.profile, args.device, args.models, args.checkpoint).profile
+    lab = Lab(args.profile, args.device, args.models, args.checkpoint)
     if args.features:
-        profile.keep_features(Path(args.features))
+        lab.profile.keep_features(Path(args.features))
     journal = next((path.with_name(path.name + ".journal") for path in outputs.values()), None)
     if journal and journal.exists():
         print(f"Going on with what {journal} has kept.", file=sys.stderr)
     with progress_bar("captions", quiet=False) as progress:
         report = evaluate(
-            profile,
-            args.dir,
+            lab,
+            dataset,
             list(settings),
             settings,
-            split=args.split,
-            limit=args.limit,
             captions_file=captions_file,
             batch_size=args.batch,
             traced=args.traces,
@@ -239,9 +239,9 @@ def measure_command(args: argparse.Namespace, page: Callable[[dict[str, Any]], s
             journal=journal,
             progress=progress,
         )
-    report = {"command": args.line, **report}
+    report = replace(report, command=args.line)
     if "json" in outputs:
-        outputs["json"].write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
+        outputs["json"].write_text(json.dumps(to_json(report), ensure_ascii=False) + "\n", encoding="utf-8")
     if "csv" in outputs:
         write_csv(report, outputs["csv"])
     if "html" in outputs:
@@ -264,7 +264,7 @@ def find_engine(args: argparse.Namespace) -> Engine:
 
 def compare_command(args: argparse.Namespace) -> None:
     """Two runs, metric by metric."""
-    from captioners.metrics.significance import compare, read_run, text
+    from captioners.evaluation.significance import compare, read_run, text
 
     if args.json:
         writable(args.json)

@@ -1,14 +1,16 @@
-"""One profile and its methods, loaded when first used; captions come back with their scores.
+"""The one way from inputs, a method and settings to scored results: page, API, command line, evaluation and Ray all go through a `Lab`.
 
-The methods play, the judges score here: the command line and the page both go through a `Lab`.
+A lab has one profile. Its methods and judges are loaded when first used; the methods caption, the judges only score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,12 +23,14 @@ from captioners.metrics.text import count_words
 from captioners.profiles.base import Judges, Profile, ProfileError, load_profile
 from captioners.types import CaptionLabError, Media, Modality, Result, Score, Settings, Spec, Step
 
+Judge = TypeVar("Judge")
+
 KINDS: dict[Modality, str] = {"image": "pictures", "audio": "sound"}
 
 
 @dataclass(frozen=True)
-class Panel:
-    """The judges that are there for one kind of media, and a note for each that is not."""
+class AvailableJudges:
+    """The judges that can be had for one kind of media, and a note for each that cannot."""
 
     matcher: Matcher | None
     fluency: FluencyJudge | None
@@ -34,23 +38,23 @@ class Panel:
     notes: tuple[str, ...]
 
 
-def find_judges(judges: Judges, kind: Modality) -> Panel:
+def find_judges(judges: Judges, kind: Modality) -> AvailableJudges:
     """What can be had: a judge without weights leaves its metrics out instead of stopping the work."""
     from captioners.profiles.store import MissingPart
 
-    wanted = [
-        ("matcher", "clipscore, ref_clipscore and recall are", lambda: judges.matcher(kind)),
-        ("fluency", "perplexity is", judges.fluency),
-    ]
-    if kind == "audio":
-        wanted.append(("audibility", "audibility is", judges.audibility))
-    found, notes = {}, []
-    for name, metrics, load in wanted:
+    notes: list[str] = []
+
+    def available(metrics: str, load: Callable[[], Judge]) -> Judge | None:
         try:
-            found[name] = load()
+            return load()
         except (MissingPart, ProfileError) as error:
             notes.append(f"{metrics} left out: {error}")
-    return Panel(found.get("matcher"), found.get("fluency"), found.get("audibility"), tuple(notes))
+            return None
+
+    matcher = available("clipscore, ref_clipscore and recall are", lambda: judges.matcher(kind))
+    fluency = available("perplexity is", judges.fluency)
+    audibility = available("audibility is", judges.audibility) if kind == "audio" else None
+    return AvailableJudges(matcher, fluency, audibility, tuple(notes))
 
 
 def choose_methods(kind: Modality, names: list[str] | None = None) -> list[Spec]:
@@ -75,7 +79,7 @@ class Lab:
     ):
         self.profile = load_profile(profile, device, models, checkpoints) if isinstance(profile, str) else profile
         self._methods: dict[str, Captioner] = {}
-        self._panels: dict[Modality, Panel] = {}
+        self._judges: dict[Modality, AvailableJudges] = {}
         self._lock = Lock()
         self._media_vector = lru_cache(maxsize=32)(self._embed)
 
@@ -91,13 +95,13 @@ class Lab:
                     self._methods[name] = registry.load(name, self.profile)
         return self._methods[name]
 
-    def panel(self, kind: Modality) -> Panel:
+    def judges(self, kind: Modality) -> AvailableJudges:
         """The judges for this kind of media."""
-        if kind not in self._panels:
+        if kind not in self._judges:
             with self._lock:
-                if kind not in self._panels:
-                    self._panels[kind] = find_judges(self.profile.judges, kind)
-        return self._panels[kind]
+                if kind not in self._judges:
+                    self._judges[kind] = find_judges(self.profile.judges, kind)
+        return self._judges[kind]
 
     def load(self) -> None:
         """Every model is read now, instead of when it is first used."""
@@ -105,33 +109,53 @@ class Lab:
         for spec in self.methods():
             self.method(spec.id)
         for kind in KINDS:
-            self.panel(kind)
+            self.judges(kind)
 
-    def caption(self, media: Media, name: str, settings: Settings | None = None) -> Result:
-        """One caption and its scores."""
-        return self.score(self.method(name).caption(media, settings), media)
+    def run(
+        self, media: Sequence[Media], method: str, settings: Sequence[Settings], live: bool = False, scored: bool = True
+    ) -> Iterator[list[Step]]:
+        """One input per setting, decoded as one batch; yields at every moment, so that a caller may stop.
 
-    def stream(self, media: Media, name: str, settings: Settings | None = None) -> Iterator[Step]:
-        """The same work, live; the last step holds the scored result."""
-        method = self.method(name)
-        for step in method.stream(media, settings or method.spec.settings()):
-            yield replace(step, result=self.score(step.result, media)) if step.result else step
+        A moment is one Step per input if `live`, else an empty list; the last one's Steps hold the results, with what the judges
+        say of them if `scored`.
+        """
+        captioner = self.method(method)
+        for item in media:
+            captioner.check(item)
+        for steps in captioner.run(media, settings, live):
+            if scored and steps and steps[0].result:
+                steps = [replace(s, result=self.score(s.finished, m)) for s, m in zip(steps, media, strict=True)]
+            yield steps
+
+    def results(self, media: Sequence[Media], method: str, settings: Sequence[Settings] | None = None, scored: bool = True) -> list[Result]:
+        """The finished results alone; without settings, by the method's own defaults."""
+        if not media:
+            return []
+        chosen = settings if settings is not None else [self.method(method).spec.settings()] * len(media)
+        (last,) = deque(self.run(media, method, chosen, scored=scored), maxlen=1)
+        return [step.finished for step in last]
+
+    def caption(self, media: Media, method: str, settings: Settings | None = None) -> Result:
+        """One scored caption, for programs that want no more."""
+        return self.results([media], method, [settings or self.method(method).spec.settings()])[0]
 
     def score(self, result: Result, media: Media) -> Result:
         """The result with what the judges say of its caption."""
-        panel = self.panel(media.kind)
+        judges = self.judges(media.kind)
         scores = {"words": Score(float(count_words(result.caption)))}
-        if panel.matcher:
-            text = embed_captions(panel.matcher, [result.caption])[0]
-            scores["clipscore"] = Score(float(clipscore(self._media_vector(media), text)), panel.matcher.name)
-        if panel.fluency:
-            scores["perplexity"] = Score(float(np.exp(log_perplexity(panel.fluency, [result.caption])[0])), panel.fluency.name)
-        return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *panel.notes])
+        if judges.matcher:
+            text = embed_captions(judges.matcher, [result.caption])[0]
+            scores["clipscore"] = Score(float(clipscore(self._media_vector(media), text)), judges.matcher.name)
+        if judges.fluency:
+            scores["perplexity"] = Score(float(np.exp(log_perplexity(judges.fluency, [result.caption])[0])), judges.fluency.name)
+        return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *judges.notes])
 
-    def look_at(self, media: Media) -> None:
-        """What scoring will need of an input and can be had before there is a caption; it is kept."""
-        if self.panel(media.kind).matcher:
+    def prepare_scoring(self, media: Media) -> None:
+        """Compute and keep what scoring will need of an input, before there is a caption."""
+        if self.judges(media.kind).matcher:
             self._media_vector(media)
 
     def _embed(self, media: Media) -> np.ndarray:
-        return embed_media(self.panel(media.kind).matcher, [media])[0]
+        matcher = self.judges(media.kind).matcher
+        assert matcher is not None  # asked only where there is one
+        return embed_media(matcher, [media])[0]

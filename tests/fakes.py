@@ -11,7 +11,11 @@ from PIL import Image
 
 from captioners import registry
 from captioners.captioner import Captioner
-from captioners.profiles.base import Calibration, Profile
+from captioners.contract import Calibration
+from captioners.evaluation.dataset import read_dataset
+from captioners.evaluation.evaluate import evaluate
+from captioners.lab import Lab
+from captioners.profiles.base import Profile
 from captioners.profiles.store import MissingPart
 from captioners.types import Alternative, Candidate, Control, Result, Spec, Step, StepToken, TokenTrace, to_json
 
@@ -247,3 +251,8 @@ def picture(path, seed: int) -> None:
 def sound(path, seed: int) -> None:
     """Half a second of noise."""
     soundfile.write(path, np.random.default_rng(seed).normal(0, 0.1, 8000).astype(np.float32), 16000)
+
+
+def evaluate_folder(profile: Profile, folder, *args, split: str | None = None, limit: int | None = None, **more) -> dict:
+    """What `evaluate --json` would write about a folder."""
+    return to_json(evaluate(Lab(profile), read_dataset(folder, split, limit), *args, **more))

@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from fakes import Echo, NoJudges, Shout, picture, profile, sound, unit, use_fakes
+from fakes import Echo, NoJudges, Shout, evaluate_folder, picture, profile, sound, unit, use_fakes
 
-from captioners.evaluation.core import evaluate
 from captioners.evaluation.dataset import read_dataset
+from captioners.evaluation.report import Report
+from captioners.evaluation.tables import html_page, text_table, write_csv
 from captioners.lab import Lab
 from captioners.media import load_media
-from captioners.metrics.report import html_page, text_table, write_csv
-from captioners.types import CaptionLabError
+from captioners.types import CaptionLabError, from_json
 
 TEXTS = [
     ["a dog in snow", "the dog runs"],
@@ -106,7 +106,7 @@ def test_a_folder_without_captions_is_refused(tmp_path):
 
 
 def test_the_report_keeps_the_contract(pictures):
-    report = json.loads(json.dumps(evaluate(profile(), pictures, ["echo", "shout"])))
+    report = json.loads(json.dumps(evaluate_folder(profile(), pictures, ["echo", "shout"])))
     assert [run["method"] for run in report["runs"]] == ["echo", "shout"]
     run = report["runs"][0]
     assert run["n"] == 4
@@ -125,14 +125,14 @@ def test_the_report_keeps_the_contract(pictures):
 
 def test_all_methods_that_know_the_media_run_unless_some_are_named(pictures, clips):
     (pictures / "captions.jsonl").unlink()
-    assert [run["method"] for run in evaluate(profile(), clips)["runs"]] == ["echo"]
+    assert [run["method"] for run in evaluate_folder(profile(), clips)["runs"]] == ["echo"]
     with pytest.raises(CaptionLabError, match="shout cannot caption sound: choose from echo"):
-        evaluate(profile(), clips, ["shout"])
+        evaluate_folder(profile(), clips, ["shout"])
 
 
 def test_captions_do_not_depend_on_the_size_of_batches_and_settings_are_used(pictures):
     def said(**options):
-        return [i["caption"] for i in evaluate(profile(), pictures, ["echo"], **options)["runs"][0]["items"]]
+        return [i["caption"] for i in evaluate_folder(profile(), pictures, ["echo"], **options)["runs"][0]["items"]]
 
     assert said(batch_size=3) == said(batch_size=1) == said()
     assert Echo.batches == [3, 1, 1, 1, 1, 1, 4]
@@ -142,7 +142,7 @@ def test_captions_do_not_depend_on_the_size_of_batches_and_settings_are_used(pic
 def test_items_that_cannot_be_read_are_listed_and_the_rest_is_scored(pictures):
     (pictures / "images/1.png").write_bytes(b"not a picture")
     (pictures / "images/2.png").unlink()
-    run = evaluate(profile(), pictures, ["echo"])["runs"][0]
+    run = evaluate_folder(profile(), pictures, ["echo"])["runs"][0]
     assert run["n"] == len(run["items"]) == 2
     assert [f["id"] for f in run["failed"]] == ["1.png", "2.png"]
     assert all(f["reason"] for f in run["failed"])
@@ -152,11 +152,11 @@ def test_nothing_readable_is_an_error(pictures):
     for i in range(4):
         (pictures / f"images/{i}.png").unlink()
     with pytest.raises(CaptionLabError, match="None of the 4 items can be read"):
-        evaluate(profile(), pictures, ["echo"])
+        evaluate_folder(profile(), pictures, ["echo"])
 
 
 def test_a_missing_judge_leaves_its_metrics_out_and_says_so(pictures):
-    run = evaluate(profile(NoJudges()), pictures, ["echo"])["runs"][0]
+    run = evaluate_folder(profile(NoJudges()), pictures, ["echo"])["runs"][0]
     assert set(run["metrics"]).isdisjoint({"clipscore", "ref_clipscore", "recall@1", "perplexity"})
     assert "cider" in run["metrics"]
     assert any("clipscore" in note and "train image-judge" in note for note in run["notes"])
@@ -167,7 +167,7 @@ def test_items_without_references_leave_the_reference_metrics_out_and_say_so(pic
     with (pictures / "captions.jsonl").open("a") as file:
         file.write('{"image": "more.png"}\n')
     picture(pictures / "images/more.png", 9)
-    run = evaluate(profile(), pictures, ["echo"])["runs"][0]
+    run = evaluate_folder(profile(), pictures, ["echo"])["runs"][0]
     assert set(run["metrics"]).isdisjoint({"cider", "bleu-1", "ref_clipscore"})
     assert run["n"] == 5
     assert any("1 items have none" in note for note in run["notes"])
@@ -177,12 +177,12 @@ def test_a_folder_of_pictures_and_sound_is_refused(pictures):
     with (pictures / "captions.jsonl").open("a") as file:
         file.write('{"audio": "x.wav", "captions": []}\n')
     with pytest.raises(CaptionLabError, match="two data sets"):
-        evaluate(profile(), pictures)
+        evaluate_folder(profile(), pictures)
 
 
 def test_progress_ends_at_its_total(pictures):
     seen = []
-    evaluate(profile(), pictures, ["echo", "shout"], batch_size=3, progress=lambda done, total: seen.append((done, total)))
+    evaluate_folder(profile(), pictures, ["echo", "shout"], batch_size=3, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(0, 8), (6, 8), (8, 8)]
 
 
@@ -192,7 +192,7 @@ def test_progress_ends_at_its_total(pictures):
 def test_given_captions_are_scored_in_their_order_and_may_repeat(pictures, tmp_path):
     given = [("2.png", "a red car"), ("0.png", "a dog"), ("2.png", "a car on a road")]
     file = write_lines(tmp_path / "given.jsonl", [{"id": i, "caption": c} for i, c in given])
-    run = evaluate(profile(), pictures, captions_file=file)["runs"][0]
+    run = evaluate_folder(profile(), pictures, captions_file=file)["runs"][0]
     assert run["method"] == "given"
     assert [(i["id"], i["caption"]) for i in run["items"]] == given
     assert run["n"] == 3
@@ -214,12 +214,12 @@ def test_given_captions_are_scored_in_their_order_and_may_repeat(pictures, tmp_p
 def test_a_bad_line_of_given_captions_is_named(pictures, line, words):
     file = write_lines(pictures / "given.jsonl", [{"id": "0.png", "caption": "a dog"}, line])
     with pytest.raises(CaptionLabError, match=words):
-        evaluate(profile(), pictures, captions_file=file)
+        evaluate_folder(profile(), pictures, captions_file=file)
 
 
 def test_given_captions_outside_the_split_are_counted(pictures):
     file = write_lines(pictures / "given.jsonl", [{"id": f"{i}.png", "caption": "a dog"} for i in range(4)])
-    run = evaluate(profile(), pictures, split="dev", captions_file=file)["runs"][0]
+    run = evaluate_folder(profile(), pictures, split="dev", captions_file=file)["runs"][0]
     assert run["n"] == 3
     assert any(note.startswith("1 given captions are outside") for note in run["notes"])
 
@@ -227,7 +227,7 @@ def test_given_captions_outside_the_split_are_counted(pictures):
 def test_given_captions_need_no_media_when_there_is_no_matcher(pictures):
     (pictures / "images/0.png").unlink()
     file = write_lines(pictures / "given.jsonl", [{"id": "0.png", "caption": "a dog"}, {"id": "1.png", "caption": "a boat"}])
-    run = evaluate(profile(NoJudges()), pictures, captions_file=file)["runs"][0]
+    run = evaluate_folder(profile(NoJudges()), pictures, captions_file=file)["runs"][0]
     assert (run["n"], run["failed"]) == (2, [])
 
 
@@ -236,8 +236,9 @@ def test_given_captions_need_no_media_when_there_is_no_matcher(pictures):
 
 def test_tables_hold_every_method_metric_and_caption(pictures, tmp_path):
     (pictures / "images/1.png").write_bytes(b"not a picture")
-    report = evaluate(profile(), pictures, split="dev")
+    report = evaluate_folder(profile(), pictures, split="dev")
     report["runs"][0]["items"][0]["caption"] = "a <b>dog</b>"
+    report = from_json(Report, report)
     text, page = text_table(report), html_page(report)
     assert "echo" in text.splitlines()[0]
     assert "1 items failed." in text
@@ -249,7 +250,7 @@ def test_tables_hold_every_method_metric_and_caption(pictures, tmp_path):
     write_csv(report, tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [(r["run"], r["id"]) for r in rows] == [("echo", "0.png"), ("echo", "2.png"), ("shout", "0.png"), ("shout", "2.png")]
-    assert float(rows[0]["clipscore"]) == report["runs"][0]["items"][0]["scores"]["clipscore"]
+    assert float(rows[0]["clipscore"]) == report.runs[0].items[0].scores["clipscore"]
 
 
 # ------------------------------------------------------------------------------------------------------- the lab
@@ -257,7 +258,7 @@ def test_tables_hold_every_method_metric_and_caption(pictures, tmp_path):
 
 def test_the_lab_scores_a_caption_by_its_judges(pictures):
     media = load_media(pictures / "images/0.png")
-    result = Lab(profile()).caption(media, "echo")
+    result = Lab(profile()).results([media], "echo")[0]
     expected = 2.5 * max(float(torch.dot(unit(media.hash), unit("A photo depicts " + result.caption))), 0)
     assert result.scores["clipscore"].value == pytest.approx(expected, abs=1e-6)
     assert result.scores["clipscore"].encoder == "hash-8"
@@ -267,10 +268,10 @@ def test_the_lab_scores_a_caption_by_its_judges(pictures):
 
 def test_a_stream_of_the_lab_ends_with_the_result_of_caption(pictures):
     lab, media = Lab(profile()), load_media(pictures / "images/0.png")
-    *before, last = lab.stream(media, "echo")
+    *before, (last,) = lab.run([media], "echo", [Echo.spec.settings()], live=True)
     assert before
-    assert all(step.result is None for step in before)
-    assert last.result == lab.caption(media, "echo")
+    assert all(step.result is None for (step,) in before)
+    assert last.result == lab.results([media], "echo")[0]
 
 
 def test_the_lab_loads_a_method_once():
@@ -280,21 +281,21 @@ def test_the_lab_loads_a_method_once():
 
 
 def test_a_missing_judge_is_a_note_on_the_result(pictures):
-    result = Lab(profile(NoJudges())).caption(load_media(pictures / "images/0.png"), "echo")
+    result = Lab(profile(NoJudges())).results([load_media(pictures / "images/0.png")], "echo")[0]
     assert set(result.scores) == {"words"}
     assert len(result.notes) == 2
 
 
 def test_several_settings_of_one_method_are_several_runs(pictures):
     settings = [Echo.spec.settings(seed=seed) for seed in (5, 0)]
-    runs = evaluate(profile(), pictures, ["echo"], {"echo": settings})["runs"]
+    runs = evaluate_folder(profile(), pictures, ["echo"], {"echo": settings})["runs"]
     assert [run["settings"]["seed"] for run in runs] == [5, 0]
-    assert runs[1]["items"] == evaluate(profile(), pictures, ["echo"])["runs"][0]["items"]
+    assert runs[1]["items"] == evaluate_folder(profile(), pictures, ["echo"])["runs"][0]["items"]
     assert runs[0]["items"] != runs[1]["items"]
 
 
 def test_sound_is_measured_by_its_own_judges(clips):
-    run = evaluate(profile(), clips, ["echo"])["runs"][0]
+    run = evaluate_folder(profile(), clips, ["echo"])["runs"][0]
     said = [item["caption"] for item in run["items"]]
     assert run["metrics"]["audibility"]["mean"] == pytest.approx(sum("a" in c for c in said) / len(said))
     assert run["encoders"]["audibility"] == "letter-a"
@@ -302,4 +303,4 @@ def test_sound_is_measured_by_its_own_judges(clips):
 
 
 def test_pictures_are_not_asked_whether_they_can_be_heard(pictures):
-    assert not {"audibility", "named"} & set(evaluate(profile(), pictures, ["echo"])["runs"][0]["metrics"])
+    assert not {"audibility", "named"} & set(evaluate_folder(profile(), pictures, ["echo"])["runs"][0]["metrics"])

@@ -6,9 +6,9 @@ import signal
 import sys
 
 import pytest
+from fakes import evaluate_folder
 from PIL import Image
 
-from captioners.evaluation.core import evaluate
 from captioners.evaluation.on_ray import OnRay
 from captioners.profiles.base import load_profile
 from captioners.types import CaptionLabError
@@ -28,8 +28,8 @@ def test_two_workers_one_of_them_killed_give_the_same_numbers(tmp_path, draw, em
             killed.append(engine.pids[0])
             os.kill(engine.pids[0], signal.SIGKILL)
 
-    report = evaluate(embedded, tmp_path, ["cfg"], batch_size=2, engine=engine, progress=kill_one)
-    plain = evaluate(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2)  # a new one: it has seen none of the pictures
+    report = evaluate_folder(embedded, tmp_path, ["cfg"], batch_size=2, engine=engine, progress=kill_one)
+    plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2)  # a new one: it has seen none of the pictures
     assert killed
     assert len({*engine.pids}) == 2
     for run in (*report["runs"], *plain["runs"]):

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes import Echo, Shout, picture, profile, use_fakes
+from fakes import Echo, Shout, evaluate_folder, picture, profile, use_fakes
 from PIL import Image
 
 from captioners.cli import main
-from captioners.evaluation.core import evaluate
-from captioners.evaluation.work import Worker
+from captioners.evaluation.worker import Worker
 from captioners.profiles.base import load_profile
 from captioners.types import CaptionLabError
 
@@ -56,14 +55,14 @@ def killed_after(batches: int, monkeypatch) -> None:
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_a_killed_run_goes_on_and_ends_with_the_same_report(pictures, monkeypatch, batches):
     use_fakes(monkeypatch, Echo, Shout)
-    plain = evaluate(profile(), pictures, batch_size=3)
+    plain = evaluate_folder(profile(), pictures, batch_size=3)
     with monkeypatch.context() as patch:
         killed_after(batches, patch)
         with pytest.raises(Killed):
-            evaluate(profile(), pictures, batch_size=3, journal=pictures / "out.journal")
+            evaluate_folder(profile(), pictures, batch_size=3, journal=pictures / "out.journal")
     Echo.batches.clear()
     seen = []
-    resumed = evaluate(
+    resumed = evaluate_folder(
         profile(), pictures, batch_size=3, journal=pictures / "out.journal", progress=lambda done, total: seen.append((done, total))
     )
     assert timeless(resumed) == timeless(plain)
@@ -76,11 +75,11 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_report(pictures, monkeypatc
 def test_a_line_that_was_cut_by_the_kill_is_done_again(pictures, monkeypatch):
     use_fakes(monkeypatch, Echo)
     journal = pictures / "out.journal"
-    plain = evaluate(profile(), pictures, batch_size=3, journal=journal)
+    plain = evaluate_folder(profile(), pictures, batch_size=3, journal=journal)
     text = journal.read_text()
     journal.write_text(text[:-40])
     Echo.batches.clear()
-    assert timeless(evaluate(profile(), pictures, batch_size=3, journal=journal)) == timeless(plain)
+    assert timeless(evaluate_folder(profile(), pictures, batch_size=3, journal=journal)) == timeless(plain)
     assert Echo.batches == [3]
     assert timeless({"runs": [json.loads(line) for line in journal.read_text().splitlines()]}) == timeless(
         {"runs": [json.loads(line) for line in text.splitlines()]}
@@ -89,11 +88,11 @@ def test_a_line_that_was_cut_by_the_kill_is_done_again(pictures, monkeypatch):
 
 def test_a_journal_of_another_run_is_refused(pictures, monkeypatch):
     use_fakes(monkeypatch, Echo)
-    evaluate(profile(), pictures, journal=pictures / "out.journal")
+    evaluate_folder(profile(), pictures, journal=pictures / "out.journal")
     with pytest.raises(CaptionLabError, match="other items or settings"):
-        evaluate(profile(), pictures, limit=5, journal=pictures / "out.journal")
+        evaluate_folder(profile(), pictures, limit=5, journal=pictures / "out.journal")
     with pytest.raises(CaptionLabError, match="other items or settings"):
-        evaluate(profile(), pictures, settings={"echo": [Echo.spec.settings(seed=3)]}, journal=pictures / "out.journal")
+        evaluate_folder(profile(), pictures, settings={"echo": [Echo.spec.settings(seed=3)]}, journal=pictures / "out.journal")
 
 
 def test_weights_that_changed_since_the_kill_are_refused(pictures, monkeypatch):
@@ -102,10 +101,10 @@ def test_weights_that_changed_since_the_kill_are_refused(pictures, monkeypatch):
     with monkeypatch.context() as patch:
         killed_after(1, patch)
         with pytest.raises(Killed):
-            evaluate(profile(), pictures, batch_size=3, journal=journal)
+            evaluate_folder(profile(), pictures, batch_size=3, journal=journal)
     journal.write_text(journal.read_text().replace("hash-8", "hash-9"))
     with pytest.raises(CaptionLabError, match=r"The weights of matcher have changed .* remove .*out\.journal"):
-        evaluate(profile(), pictures, batch_size=3, journal=journal)
+        evaluate_folder(profile(), pictures, batch_size=3, journal=journal)
 
 
 def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw, capsys, one_thread):
@@ -129,6 +128,6 @@ def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw,
     assert main(command) == 0
     assert "Going on with" in capsys.readouterr().err
     assert not journal.exists()
-    plain = evaluate(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1)  # a new one: it has seen none of the pictures
+    plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1)  # a new one: it has seen none of the pictures
     assert timeless(json.loads(out.read_text())) == timeless(json.loads(json.dumps(plain)))
     assert len(list((tmp_path / "features").rglob("*.npy"))) == 12

@@ -7,27 +7,21 @@ import numpy as np
 import pytest
 
 from captioners.cli import main
-from captioners.metrics.significance import compare, paired, read_run, sign_flip, sign_test, signed_ranks, text
-from captioners.types import CaptionLabError
+from captioners.evaluation.report import Interval, ItemReport, RunReport
+from captioners.evaluation.significance import compare, paired, read_run, sign_flip, sign_test, signed_ranks, text
+from captioners.types import CaptionLabError, to_json
 
 
-def run(values: dict[str, float], name: str = "cfg", encoder: str = "judge", **more) -> dict:
+def run(values: dict[str, float], name: str = "cfg", encoder: str = "judge", **more) -> RunReport:
     mean = float(np.mean(list(values.values())))
-    metrics = {"clipscore": {"mean": mean, "low": mean, "high": mean}, "vocabulary": {"mean": 5.0, "low": 5.0, "high": 5.0}}
-    items = [{"id": i, "caption": "a dog", "scores": {"clipscore": v}} for i, v in values.items()]
-    return {
-        "method": name,
-        "settings": {"seed": 0},
-        "n": len(items),
-        "metrics": metrics,
-        "encoders": {"clipscore": encoder},
-        "items": items,
-        **more,
-    }
+    metrics = {"clipscore": Interval(mean, mean, mean), "vocabulary": Interval(5.0, 5.0, 5.0)}
+    items = [ItemReport(i, "a dog", {"clipscore": v}) for i, v in values.items()]
+    settings = more.pop("settings", {"seed": 0})
+    return RunReport(name, settings, len(items), metrics, items, encoders={"clipscore": encoder}, **more)
 
 
 def write(path, *runs) -> str:
-    path.write_text(json.dumps({"runs": runs}))
+    path.write_text(json.dumps({"runs": to_json(runs)}))
     return str(path)
 
 
@@ -56,9 +50,9 @@ def test_under_the_null_p_values_are_uniform_and_the_interval_covers():
     rng = np.random.default_rng(0)
     found = [paired(*(rng.normal(size=(2, 40)) + rng.normal(size=40))) for _ in range(60)]
     for name in ("permutation", "wilcoxon"):
-        assert 0.35 < np.mean([f[name] for f in found]) < 0.65
-        assert np.mean([f[name] < 0.05 for f in found]) < 0.15
-    assert np.mean([f["low"] <= 0 <= f["high"] for f in found]) > 0.85
+        assert 0.35 < np.mean([getattr(f, name) for f in found]) < 0.65
+        assert np.mean([getattr(f, name) < 0.05 for f in found]) < 0.15
+    assert np.mean([f.low <= 0 <= f.high for f in found]) > 0.85
 
 
 def test_a_shift_beyond_the_noise_is_found_and_has_its_sign():
@@ -66,21 +60,22 @@ def test_a_shift_beyond_the_noise_is_found_and_has_its_sign():
     a = {str(i): v for i, v in enumerate(rng.normal(size=100))}
     b = {i: v + 0.3 + 0.1 * rng.normal() for i, v in a.items()}
     report = compare(run(a, label="a"), run(b, label="b"))
-    row = report["metrics"][0]
-    assert row["difference"] == pytest.approx(0.3, abs=0.05)
-    assert max(row["permutation"], row["wilcoxon"], row["sign"]) < 0.001
-    assert row["low"] > 0.2
+    row = report.metrics[0]
+    assert row.difference == pytest.approx(0.3, abs=0.05)
+    assert max(row.tests.permutation, row.tests.wilcoxon, row.tests.sign) < 0.001
+    assert row.tests.low > 0.2
     assert "B is higher" in text(report)
-    back = compare(run(b, label="b"), run(a, label="a"))["metrics"][0]
-    assert (back["wins"], back["losses"]) == (row["losses"], row["wins"])
+    back = compare(run(b, label="b"), run(a, label="a")).metrics[0]
+    assert (back.tests.wins, back.tests.losses) == (row.tests.losses, row.tests.wins)
     assert "B is lower" in text(compare(run(b, label="b"), run(a, label="a")))
 
 
 def test_a_run_does_not_differ_from_itself():
     a = run({"x": 1.0, "y": 2.0}, label="a")
-    row, whole = compare(a, a)["metrics"]
-    assert row["permutation"] == row["wilcoxon"] == row["sign"] == 1.0
-    assert "permutation" not in whole
+    row, whole = compare(a, a).metrics
+    assert row.tests.permutation == row.tests.wilcoxon == row.tests.sign == 1.0
+    assert whole.tests is None
+    assert "permutation" not in to_json(whole)
     assert "no paired test" in text(compare(a, a))
 
 
@@ -98,9 +93,9 @@ def test_runs_that_cannot_be_paired_are_refused(other, words):
 
 
 def test_one_run_of_several_is_chosen_by_number(tmp_path):
-    first, second = run({"x": 1.0}), {**run({"x": 2.0}), "settings": {"seed": 1}}
+    first, second = run({"x": 1.0}), run({"x": 2.0}, settings={"seed": 1})
     file = write(tmp_path / "sweep.json", first, second)
-    assert read_run(f"{file}#2")["items"][0]["scores"]["clipscore"] == 2.0
+    assert read_run(f"{file}#2").items[0].scores["clipscore"] == 2.0
     with pytest.raises(CaptionLabError, match=r"holds 2 runs: choose one as .*#1 \(cfg seed=0\), .*#2 \(cfg seed=1\)"):
         read_run(file)
     with pytest.raises(CaptionLabError, match="no run 3: choose from 1 to 2"):

@@ -134,7 +134,7 @@ def retrained(folder: Path, scale: float) -> Path:
 def test_own_weights_are_played_with_and_judges_stay(tmp_path, picture):
     first, last = retrained(tmp_path / "first", 2.0), retrained(tmp_path / "last", 3.0)
     lab = Lab("embedded", "cpu", checkpoints=[str(first), str(last)])
-    weights = lab.caption(picture, "cfg").weights
+    weights = lab.results([picture], "cfg")[0].weights
     assert weights.pop("cfg") == file_hash(last / "cfg.safetensors")
     assert weights == {part: file_hash(WEIGHTS / f"{part}.safetensors") for part in weights}
     assert lab.profile.judges.shelf.folders == (WEIGHTS,)
@@ -145,7 +145,7 @@ def test_a_folder_without_weights_or_with_damaged_ones_is_told(tmp_path, picture
         Lab("embedded", "cpu", checkpoints=[str(tmp_path / "nowhere")])
     (tmp_path / "cfg.safetensors").write_bytes(b"no weights at all")
     with pytest.raises(CaptionLabError, match="damaged or not one of our parts"):
-        Lab("embedded", "cpu", checkpoints=[str(tmp_path)]).caption(picture, "cfg")
+        Lab("embedded", "cpu", checkpoints=[str(tmp_path)]).results([picture], "cfg")
 
 
 # ------------------------------------------------------------------------------------------------- what is shipped

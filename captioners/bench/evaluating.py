@@ -14,19 +14,20 @@ from captioners.bench.core import Work, contest
 from captioners.bench.inputs import picture
 from captioners.evaluation.dataset import Item
 from captioners.evaluation.engines import Local
-from captioners.evaluation.work import Plan
+from captioners.evaluation.worker import Plan
+from captioners.lab import Lab
 from captioners.profiles.base import Profile
 
 SIZE, SOME = 32, 8
 
 
 def _work(profile: Profile, items: Iterator[Item], count: int, batch: int) -> Work:
-    plan = Plan((("cfg", registry.find("cfg").spec.settings()),))
+    lab, plan = Lab(profile), Plan((("cfg", registry.find("cfg").spec.settings()),))
 
     def work() -> int:
         chosen = list(itertools.islice(items, count))
         batches = [chosen[i : i + batch] for i in range(0, count, batch)]
-        return sum(len(outcome.ids) for outcome in Local().outcomes(profile, plan, batches))
+        return sum(len(result.ids) for result in Local().results(lab, plan, batches))
 
     return work
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from captioners.media import load_media
 from captioners.sound_classes import SOUND_CLASSES
@@ -28,7 +28,34 @@ class Item:
     category: str = ""  # of a clip that has a class
 
 
-def read_dataset(folder: str | Path, split: str | None = None, limit: int | None = None) -> list[Item]:
+@dataclass(frozen=True)
+class Dataset(Sequence[Item]):
+    """The chosen items of a data set, which was read once."""
+
+    name: str  # of its folder or file
+    items: list[Item]
+    split: str | None = None
+    known: frozenset[str] = frozenset()  # the ids of all its items, chosen or not
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def kind(self) -> Modality:
+        """What its items are; a data set that mixes pictures and sound is refused."""
+        if len({item.kind for item in self.items}) > 1:
+            raise CaptionLabError(f"{self.name} mixes pictures and sound: put them into two data sets.")
+        return self.items[0].kind
+
+
+def read_dataset(folder: str | Path, split: str | None = None, limit: int | None = None) -> Dataset:
     """The items of one split (all without one), at most the first `limit` of them."""
     folder = Path(folder)
     if folder.is_file():
@@ -47,7 +74,7 @@ def read_dataset(folder: str | Path, split: str | None = None, limit: int | None
     if not chosen:
         splits = ", ".join(sorted({item.split for item in items})) or "no split"
         raise CaptionLabError(f"{folder} has no items in split {split!r}: choose from {splits}.")
-    return chosen[:limit]
+    return Dataset(folder.resolve().name, chosen[:limit], split, frozenset(item.id for item in items))
 
 
 def label_captions(category: str) -> tuple[str, ...]:

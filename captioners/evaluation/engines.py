@@ -1,4 +1,4 @@
-"""What runs the batches: this process, or Ray (`on_ray`). Outcomes come as they are finished, in any order."""
+"""What runs the batches: this process, or Ray (`on_ray`). Results come as they are finished, in any order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from captioners.evaluation.dataset import Item
-from captioners.evaluation.work import Outcome, Plan, Worker
-from captioners.profiles.base import Profile
+from captioners.evaluation.worker import BatchResult, Plan, Worker
+from captioners.lab import Lab
 
 Batches = Sequence[Sequence[Item]]
 
@@ -16,15 +16,17 @@ Batches = Sequence[Sequence[Item]]
 class Engine(Protocol):
     """Runs a plan over batches of items."""
 
-    def outcomes(self, profile: Profile, plan: Plan, batches: Batches) -> Iterator[Outcome]: ...
+    def results(self, lab: Lab, plan: Plan, batches: Batches) -> Iterator[BatchResult]:
+        """One result per batch, as they are finished."""
+        ...
 
 
 class Local:
     """One batch after the other; the next one's files are decoded meanwhile."""
 
-    def outcomes(self, profile: Profile, plan: Plan, batches: Batches) -> Iterator[Outcome]:
-        """In order."""
-        worker = Worker(profile, plan)
+    def results(self, lab: Lab, plan: Plan, batches: Batches) -> Iterator[BatchResult]:
+        """The batches' results, in the order of the batches."""
+        worker = Worker(lab, plan)
         with ThreadPoolExecutor(1) as ahead:
             reading = None
             for batch in batches:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captioners.evaluation.dataset import Item
-from captioners.evaluation.work import Outcome, Plan
+from captioners.evaluation.worker import BatchResult, Plan
 from captioners.types import CaptionLabError, from_json, to_json
 
 
@@ -17,28 +17,28 @@ class Journal:
     """The finished batches of one plan over one list of items, kept in a file (or nowhere, without one)."""
 
     def __init__(self, path: Path | None, items: Sequence[Item], plan: Plan, profile: str):
-        self.path, self.outcomes = path, list[Outcome]()
+        self.path, self.results = path, list[BatchResult]()
         head = {"profile": profile, "plan": to_json(plan), "items": [item.id for item in items]}
         if path is None:
             return
         if path.exists():
-            self.outcomes = self._resumed(path, json.loads(json.dumps(head)))
+            self.results = self._resumed(path, json.loads(json.dumps(head)))
         else:
             self._append(head)
 
     @property
     def done(self) -> set[str]:
         """The items that need no more work."""
-        return {name for outcome in self.outcomes for name in (*outcome.ids, *outcome.failed)}
+        return {name for result in self.results for name in (*result.ids, *result.failed)}
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: BatchResult) -> None:
         """Keeps a batch; refuses one that was made with other weights than those before it."""
-        for part, digest in outcome.weights.items():
-            if any(before.weights.get(part, digest) != digest for before in self.outcomes):
+        for part, digest in result.weights.items():
+            if any(before.weights.get(part, digest) != digest for before in self.results):
                 raise CaptionLabError(f"The weights of {part} have changed since this run began: remove {self.path} and start again.")
-        self.outcomes.append(outcome)
+        self.results.append(result)
         if self.path:
-            self._append(to_json(outcome))
+            self._append(to_json(result))
 
     def remove(self) -> None:
         """The report is written: nothing needs to be resumed."""
@@ -51,7 +51,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
-    def _resumed(self, path: Path, head: dict[str, Any]) -> list[Outcome]:
+    def _resumed(self, path: Path, head: dict[str, Any]) -> list[BatchResult]:
         """The whole lines; one that was cut by the kill is cut off the file too."""
         text = path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
@@ -65,4 +65,4 @@ class Journal:
             path.write_text(whole, encoding="utf-8")
         if not lines:
             self._append(head)
-        return [from_json(Outcome, line) for line in lines[1:]]
+        return [from_json(BatchResult, line) for line in lines[1:]]

@@ -13,29 +13,29 @@ from pathlib import Path
 
 from captioners.evaluation.dataset import Item
 from captioners.evaluation.engines import Batches
-from captioners.evaluation.work import Outcome, Plan, Worker
-from captioners.profiles.base import Profile, load_profile
+from captioners.evaluation.worker import BatchResult, Plan, Worker
+from captioners.lab import Lab
 from captioners.resources import IMPORT_ROOT
 from captioners.types import CaptionLabError
 
 RESTARTS = 3  # of one worker, and retries of one batch
 
 
-class Remote:
-    """What runs inside an actor."""
+class RemoteWorker:
+    """The worker inside a Ray actor, with a lab of its own."""
 
     def __init__(self, name: str, device: str, models: str | None, checkpoints: Sequence[str], features: str | None, plan: Plan):
-        profile = load_profile(name, device, models, checkpoints)
+        lab = Lab(name, device, models, checkpoints)
         if features:
-            profile.keep_features(Path(features))
-        self.worker = Worker(profile, plan)
+            lab.profile.keep_features(Path(features))
+        self.worker = Worker(lab, plan)
 
     def pid(self) -> int:
-        """Its process, once the models can be used."""
+        """The id of its process, once the models can be used."""
         return os.getpid()
 
-    def outcome(self, items: Sequence[Item]) -> Outcome:
-        """One batch."""
+    def result(self, items: Sequence[Item]) -> BatchResult:
+        """The result of one batch."""
         return self.worker.caption(self.worker.read(items))
 
 
@@ -61,8 +61,8 @@ class OnRay:
         self.ray, self.recipe, self.workers = ray, (name, device, models, tuple(checkpoints), features), workers
         self.pids: list[int] = []  # of the workers as they were started
 
-    def outcomes(self, profile: Profile, plan: Plan, batches: Batches) -> Iterator[Outcome]:
-        """As they are finished."""
+    def results(self, lab: Lab, plan: Plan, batches: Batches) -> Iterator[BatchResult]:
+        """The batches' results, as they are finished."""
         ray = self.ray
         started = not ray.is_initialized()
         if started:
@@ -74,7 +74,7 @@ class OnRay:
                 num_cpus=self._cpus(),
             )
         try:
-            yield from self._outcomes(plan, [[_absolute(item) for item in batch] for batch in batches])
+            yield from self._results(plan, [[_absolute(item) for item in batch] for batch in batches])
         except ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, CaptionLabError) else error from None
         except ray.exceptions.RayActorError as error:
@@ -87,22 +87,22 @@ class OnRay:
         """A local Ray gets as many slots as workers; a cluster has its own."""
         return None if os.environ.get("RAY_ADDRESS") else max(self.workers or 0, os.cpu_count() or 1)
 
-    def _outcomes(self, plan: Plan, batches: Batches) -> Iterator[Outcome]:
+    def _results(self, plan: Plan, batches: Batches) -> Iterator[BatchResult]:
         ray = self.ray
         gpus = int(ray.cluster_resources().get("GPU", 0))
         count = min(self.workers or gpus or int(ray.cluster_resources()["CPU"]), len(batches))
         share = {"num_cpus": 1, "num_gpus": min(1, gpus / max(count, 1))}
-        actor = ray.remote(**share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Remote)
+        actor = ray.remote(**share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(RemoteWorker)
         actors = [actor.remote(*self.recipe, plan) for _ in range(count)]
         self.pids = ray.get([a.pid.remote() for a in actors])
         waiting, running = list(reversed(batches)), {}
         for worker in actors:
-            running[worker.outcome.remote(waiting.pop())] = worker
+            running[worker.result.remote(waiting.pop())] = worker
         while running:
             (done,), _ = ray.wait(list(running), num_returns=1)
             worker = running.pop(done)
             if waiting:
-                running[worker.outcome.remote(waiting.pop())] = worker
+                running[worker.result.remote(waiting.pop())] = worker
             yield ray.get(done)
 
 

@@ -14,10 +14,11 @@ import gradio as gr
 
 from captioners.lab import choose_methods
 from captioners.media import MAX_BYTES, MediaError, load_media
+from captioners.spreadsheets import csv_text
 from captioners.types import CaptionLabError, Media, Result, Spec
 from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import number, table
-from captioners.ui.saving import as_csv, save_button
+from captioners.ui.saving import save_button
 from captioners.ui.studio import Studio
 
 MOST = 200  # files
@@ -121,7 +122,7 @@ def batch_table(rows: Sequence[Row]) -> str:
 
 def batch_csv(rows: Sequence[Row] | None) -> str:
     """For a spreadsheet."""
-    return as_csv(HEAD, [row.cells() for row in rows]) if rows else ""
+    return csv_text(HEAD, [row.cells() for row in rows]) if rows else ""
 
 
 def batch_jsonl(rows: Sequence[Row] | None) -> str:

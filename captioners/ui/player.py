@@ -99,8 +99,8 @@ class Player:
             yield message_html(str(error)), None, "", None
 
     def _finished(self, media: Media, guided: Step, plain: Step) -> View:
-        panel = self.studio.lab.panel(media.kind)
-        scale = Scale(panel.matcher and panel.matcher.calibration, panel.fluency and panel.fluency.human.get(media.kind))
+        judges = self.studio.lab.judges(media.kind)
+        scale = Scale(judges.matcher and judges.matcher.calibration, judges.fluency and judges.fluency.human.get(media.kind))
         body = body_html(self.spec, guided, plain, scale)
         figure = trace_figure(self.spec, guided.result) if guided.result.trace else None
         return body, figure, numbers_html(self.spec, guided.result, media), (guided.result, plain.result)

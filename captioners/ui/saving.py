@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -29,18 +27,6 @@ def save_button(label: str, name: str, make: Callable[..., str], inputs: Any, el
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     button.click(text, inputs, carried, **quiet).success(None, carried, None, js=_script(name), **quiet)
     return button
-
-
-def as_csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows as a table that spreadsheets open; text that they would take for a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerows([head, *([_plain(cell) for cell in row] for row in rows)])
-    return out.getvalue()
-
-
-def _plain(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _script(name: str) -> str:

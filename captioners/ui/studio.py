@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -70,7 +69,7 @@ class Studio:
             self._hands.next(self._look(media))
 
     def _look(self, media: Media) -> Iterator[None]:
-        self.lab.look_at(media)
+        self.lab.prepare_scoring(media)
         yield
 
     def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
@@ -121,9 +120,7 @@ class Studio:
 
     def _decode(self, job: Job) -> Iterator[list[Step]]:
         """What needs the models and nothing else: decoding, and at the end the judges."""
-        for moment in self.lab.method(job.method).run([job.media] * len(job.settings), job.settings, live=job.live):
-            scored = moment and moment[0].result
-            yield [replace(step, result=self.lab.score(step.result, job.media)) for step in moment] if scored else moment
+        return self.lab.run([job.media] * len(job.settings), job.method, job.settings, job.live)
 
     def _work(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Moment]]:
         """Several jobs on one loan, coming on together. A sentence for the visitor is a value: raised, it would not arrive."""

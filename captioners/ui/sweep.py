@@ -11,11 +11,12 @@ import gradio as gr
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from captioners.spreadsheets import csv_text
 from captioners.types import CaptionLabError, Control, Result, Spec, to_json
 from captioners.ui.hosting import HEAVY
 from captioners.ui.markup import number, table
 from captioners.ui.plots import GREEN, ORANGE, PURPLE, dressed
-from captioners.ui.saving import as_csv, save_button
+from captioners.ui.saving import save_button
 from captioners.ui.studio import Studio
 
 MOST = 21
@@ -105,7 +106,7 @@ def sweep_csv(swept: Swept | None) -> str:
     rows = [
         [v, r.caption, *(swept.scores(n)[i] for n, *_ in SCORES)] for i, (v, r) in enumerate(zip(swept.values, swept.results, strict=True))
     ]
-    return as_csv([swept.control, "caption", *(n for n, *_ in SCORES)], rows)
+    return csv_text([swept.control, "caption", *(n for n, *_ in SCORES)], rows)
 
 
 def sweep_json(swept: Swept | None) -> str:

@@ -6,13 +6,13 @@ The page needs nothing else: plotly is inside, and so are the numbers, the capti
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from captioners.metrics.report import captions_table, document, metrics_table, notes_list
+from captioners.evaluation.report import Report, RunReport
+from captioners.evaluation.tables import captions_table, document, metrics_table, notes_list
 
 COLOURS = ("#7b3294", "#e66101", "#1b7837", "#2166ac", "#b2182b", "#666666")
 ALONG = (  # metric, label: those that a run has are drawn
@@ -36,9 +36,9 @@ LABELS = dict(ALONG)
 COLUMNS = 3
 
 
-def swept(runs: list[dict[str, Any]]) -> list[str]:
+def swept(runs: list[RunReport]) -> list[str]:
     """The controls in which the runs differ, the one to draw along first: a number with the most values."""
-    settings = [run["settings"] for run in runs]
+    settings = [run.settings for run in runs]
     values = {name: {str(s[name]) for s in settings} for name in settings[0]}
 
     def order(name: str) -> tuple[bool, int]:
@@ -48,41 +48,41 @@ def swept(runs: list[dict[str, Any]]) -> list[str]:
     return sorted((name for name, some in values.items() if len(some) > 1), key=order)
 
 
-def series(runs: list[dict[str, Any]]) -> tuple[str, dict[str, list[dict[str, Any]]]]:
+def series(runs: list[RunReport]) -> tuple[str, dict[str, list[RunReport]]]:
     """The control to draw along, and the runs of each line: those that agree in every other swept control."""
     names = swept(runs)
     if not names:
-        return "", {runs[0]["method"]: runs}
+        return "", {runs[0].method: runs}
     along, *others = names
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[RunReport]] = {}
     for run in runs:
-        label = ", ".join(f"{name} = {run['settings'][name]}" for name in others) or run["method"]
+        label = ", ".join(f"{name} = {run.settings[name]}" for name in others) or run.method
         lines.setdefault(label, []).append(run)
     for line in lines.values():
-        if all(isinstance(run["settings"][along], int | float) for run in line):
-            line.sort(key=lambda run: run["settings"][along])
+        if all(isinstance(run.settings[along], int | float) for run in line):
+            line.sort(key=lambda run: run.settings[along])
     return along, lines
 
 
-def along_figure(runs: list[dict[str, Any]]) -> go.Figure:
+def along_figure(runs: list[RunReport]) -> go.Figure:
     """One panel for each metric, with 95 % intervals."""
     along, lines = series(runs)
-    panels = [(name, label) for name, label in ALONG if any(name in run["metrics"] for run in runs)]
+    panels = [(name, label) for name, label in ALONG if any(name in run.metrics for run in runs)]
     rows = -(-len(panels) // COLUMNS)
     figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=[label for _, label in panels], vertical_spacing=0.25 / rows)
     for index, (name, _) in enumerate(panels):
         for (label, line), colour in zip(lines.items(), _colours(), strict=False):
-            known = [run for run in line if name in run["metrics"]]
-            metrics = [run["metrics"][name] for run in known]
+            known = [run for run in line if name in run.metrics]
+            metrics = [run.metrics[name] for run in known]
             error = {
                 "type": "data",
                 "symmetric": False,
-                "array": [m["high"] - m["mean"] for m in metrics],
-                "arrayminus": [m["mean"] - m["low"] for m in metrics],
+                "array": [m.high - m.mean for m in metrics],
+                "arrayminus": [m.mean - m.low for m in metrics],
                 "thickness": 1,
             }
             figure.add_scatter(
-                x=[run["settings"].get(along) for run in known], y=[m["mean"] for m in metrics], error_y=error, mode="lines+markers",
+                x=[run.settings.get(along) for run in known], y=[m.mean for m in metrics], error_y=error, mode="lines+markers",
                 name=label, legendgroup=label, showlegend=index == 0 and len(lines) > 1, line={"color": colour},
                 row=index // COLUMNS + 1, col=index % COLUMNS + 1,
             )  # fmt: skip
@@ -90,14 +90,14 @@ def along_figure(runs: list[dict[str, Any]]) -> go.Figure:
     return _dressed(figure, 300 * rows)
 
 
-def trade_figure(runs: list[dict[str, Any]], paid: str, gained: str) -> go.Figure:
+def trade_figure(runs: list[RunReport], paid: str, gained: str) -> go.Figure:
     """One metric against another, a point for each setting: what lies further up and right is better."""
     along, lines = series(runs)
     figure = go.Figure()
     for (label, line), colour in zip(lines.items(), _colours(), strict=False):
         figure.add_scatter(
-            x=[run["metrics"][paid]["mean"] for run in line], y=[run["metrics"][gained]["mean"] for run in line],
-            text=[str(run["settings"].get(along, "")) for run in line], textposition="top center", mode="lines+markers+text",
+            x=[run.metrics[paid].mean for run in line], y=[run.metrics[gained].mean for run in line],
+            text=[str(run.settings.get(along, "")) for run in line], textposition="top center", mode="lines+markers+text",
             name=label, showlegend=len(lines) > 1, line={"color": colour},
             hovertemplate=f"{escape(along)} = %{{text}}<br>{paid} %{{x:.3f}}<br>{gained} %{{y:.3f}}<extra></extra>",
         )  # fmt: skip
@@ -106,21 +106,19 @@ def trade_figure(runs: list[dict[str, Any]], paid: str, gained: str) -> go.Figur
     return _dressed(figure, 420)
 
 
-def sweep_page(report: dict[str, Any]) -> str:
+def sweep_page(report: Report) -> str:
     """Figures, tables, captions, command."""
-    runs = report["runs"]
+    runs = report.runs
     along, _ = series(runs)
-    trades = [
-        (paid, gained) for paid, gained in TRADES if len(runs) > 1 and all(paid in r["metrics"] and gained in r["metrics"] for r in runs)
-    ]
-    method = runs[0]["method"]
+    trades = [(paid, gained) for paid, gained in TRADES if len(runs) > 1 and all(paid in r.metrics and gained in r.metrics for r in runs)]
+    method = runs[0].method
     figures = [(f"Along {along}" if along else "The run", along_figure(runs))]
     figures += [(f"{LABELS[gained]} against {LABELS[paid]}", trade_figure(runs, paid, gained)) for paid, gained in trades]
     drawn = "".join(f"<h2>{escape(title)}</h2>{figure.to_html(full_html=False, include_plotlyjs=False)}" for title, figure in figures)
     body = f"""<script>{get_plotlyjs()}</script>
-<p>{runs[0]["n"]} items. Means with 95 % intervals. Made by</p><pre>{escape(report.get("command", ""))}</pre>
+<p>{runs[0].n} items. Means with 95 % intervals. Made by</p><pre>{escape(report.command)}</pre>
 {drawn}<h2>Numbers</h2>{metrics_table(runs)}{notes_list(runs)}<h2>Captions</h2>{captions_table(runs)}"""
-    return document(f"Sweep of {method} over {report['dataset']}" + (f", {report['split']}" if report["split"] else ""), body)
+    return document(f"Sweep of {method} over {report.dataset}" + (f", {report.split}" if report.split else ""), body)
 
 
 def _colours() -> list[str]:

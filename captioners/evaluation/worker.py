@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from captioners import registry
-from captioners.contract import Matcher
 from captioners.evaluation.dataset import Item
-from captioners.lab import find_judges
+from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.metrics.matching import embed_media
 from captioners.metrics.word_classes import Gains, gains_by_class
-from captioners.profiles.base import Profile
-from captioners.types import CaptionLabError, Media, Modality, Result, Settings
+from captioners.types import CaptionLabError, Media, Result, Settings
 
 
 @dataclass(frozen=True)
@@ -32,8 +29,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Said:
-    """One item in one run."""
+class CaptionRecord:
+    """What one run said of one item."""
 
     caption: str
     candidates: tuple[str, ...] = ()  # all of them where there are several, the best first
@@ -41,11 +38,11 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one batch."""
+class BatchResult:
+    """What came of one batch of items."""
 
     ids: list[str]  # of the items that could be read
-    said: list[list[Said]]  # of each run, in the order of `ids`
+    captions: list[list[CaptionRecord]]  # of each run, in the order of `ids`
     seconds: list[float]  # of each run
     vectors: np.ndarray | None  # (ids, d), the judging matcher's
     failed: dict[str, str] = field(default_factory=dict)  # id → reason
@@ -53,25 +50,25 @@ class Outcome:
 
     def __json__(self) -> dict[str, Any]:
         vectors = None if self.vectors is None else base64.b64encode(np.float32(self.vectors).tobytes()).decode()
-        said = [[[s.caption, list(s.candidates), s.gains] for s in run] for run in self.said]
-        return {**vars(self), "said": said, "vectors": vectors}
+        captions = [[[c.caption, list(c.candidates), c.gains] for c in run] for run in self.captions]
+        return {**vars(self), "captions": captions, "vectors": vectors}
 
     @classmethod
-    def __from_json__(cls, value: dict[str, Any]) -> Outcome:
+    def __from_json__(cls, value: dict[str, Any]) -> BatchResult:
         ids, vectors = value["ids"], value["vectors"]
         if vectors is not None:
             vectors = np.frombuffer(base64.b64decode(vectors), np.float32).reshape(len(ids), -1)
-        said = [[Said(caption, tuple(candidates), gains) for caption, candidates, gains in run] for run in value["said"]]
-        return cls(**{**value, "said": said, "vectors": vectors})
+        captions = [[CaptionRecord(caption, tuple(candidates), gains) for caption, candidates, gains in run] for run in value["captions"]]
+        return cls(**{**value, "captions": captions, "vectors": vectors})
 
 
 class Worker:
-    """A profile with the planned methods, loaded once."""
+    """A lab with the planned methods, loaded once."""
 
-    def __init__(self, profile: Profile, plan: Plan):
-        self.profile, self.plan = profile, plan
-        self.methods = {name: registry.load(name, profile) for name, _ in plan.runs}
-        self.matchers: dict[Modality, Matcher | None] = {}
+    def __init__(self, lab: Lab, plan: Plan) -> None:
+        self.lab, self.plan = lab, plan
+        for name, _ in plan.runs:
+            lab.method(name)
 
     def read(self, items: Sequence[Item]) -> dict[str, Media | CaptionLabError]:
         """Each item's media, or why not; on several threads, because some formats are decoded in a process of their own."""
@@ -85,28 +82,25 @@ class Worker:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return dict(zip((item.id for item in items), pool.map(load, items), strict=True))
 
-    def caption(self, read: dict[str, Media | CaptionLabError]) -> Outcome:
-        """The batch's outcome."""
+    def caption(self, read: dict[str, Media | CaptionLabError]) -> BatchResult:
+        """Caption what could be read, in every planned run."""
         media = {name: m for name, m in read.items() if isinstance(m, Media)}
         inputs = list(media.values())
-        matcher = self._matcher(inputs[0].kind) if inputs else None
+        matcher = self.lab.judges(inputs[0].kind).matcher if inputs else None
         vectors = embed_media(matcher, inputs) if matcher else None
-        said, seconds, weights = [], [], {"matcher": matcher.name} if matcher else {}
+        captions: list[list[CaptionRecord]] = []
+        seconds: list[float] = []
+        weights = {"matcher": matcher.name} if matcher else {}
         for name, settings in self.plan.runs:
             started = time.perf_counter()
             asked = settings if self.plan.traced else settings.untraced()
-            results = self.methods[name].caption_batch(inputs, [asked] * len(inputs))
+            results = self.lab.results(inputs, name, [asked] * len(inputs), scored=False)  # the whole set is measured at once
             seconds.append(time.perf_counter() - started)
-            said.append([self._said(result) for result in results])
-            weights |= {part: name for result in results for part, name in result.weights.items()}
+            captions.append([self._record(result) for result in results])
+            weights |= {part: digest for result in results for part, digest in result.weights.items()}
         failed = {name: str(error) for name, error in read.items() if name not in media}
-        return Outcome(list(media), said, seconds, vectors, failed, weights)
+        return BatchResult(list(media), captions, seconds, vectors, failed, weights)
 
-    def _matcher(self, kind: Modality) -> Matcher | None:
-        if kind not in self.matchers:
-            self.matchers[kind] = find_judges(self.profile.judges, kind).matcher
-        return self.matchers[kind]
-
-    def _said(self, result: Result) -> Said:
+    def _record(self, result: Result) -> CaptionRecord:
         several = tuple(c.caption for c in result.candidates) if len(result.candidates) > 1 else ()
-        return Said(result.caption, several, gains_by_class(result.trace) if self.plan.traced else None)
+        return CaptionRecord(result.caption, several, gains_by_class(result.trace) if self.plan.traced else None)

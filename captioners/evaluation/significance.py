@@ -8,25 +8,64 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from captioners.evaluation.report import RunReport
+from captioners.evaluation.tables import labels, number
 from captioners.metrics.bootstrap import Resampler
-from captioners.metrics.report import labels, number
-from captioners.types import CaptionLabError
+from captioners.types import CaptionLabError, from_json, to_json
 
 FLIPS = 10_000
 LEVEL = 0.05
 
 
-def read_run(name: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PairedTests:
+    """The interval of the mean difference, three two-sided p-values, and how often either is larger."""
+
+    low: float
+    high: float
+    permutation: float  # about the mean
+    wilcoxon: float  # about ranks
+    sign: float  # only which of the two is larger more often
+    wins: int
+    losses: int
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """One metric of two runs; metrics of the whole set have a difference and no tests."""
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    tests: PairedTests | None = None
+
+    def __json__(self) -> dict[str, Any]:
+        tests = to_json(self.tests) if self.tests else {}
+        return {"metric": self.metric, "a": self.a, "b": self.b, "difference": self.difference, **tests}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs over the same n items."""
+
+    a: str
+    b: str
+    n: int
+    metrics: list[MetricComparison]
+
+
+def read_run(name: str) -> RunReport:
     """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second."""
     path, _, which = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
     try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        runs, _ = report["runs"], [(run["n"], run["metrics"], [(i["id"], i["scores"]) for i in run["items"]]) for run in report["runs"]]
+        runs = from_json(list[RunReport], json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
     except OSError:
         raise CaptionLabError(f"{path} cannot be read: give a file that `evaluate --json` wrote.") from None
     except (ValueError, KeyError, TypeError):
@@ -38,52 +77,49 @@ def read_run(name: str) -> dict[str, Any]:
     index = int(which or 1) - 1 if (which or "1").isdigit() else -1
     if not 0 <= index < len(runs):
         raise CaptionLabError(f"{path} has no run {which}: choose from 1 to {len(runs)}.")
-    return {**runs[index], "label": f"{Path(path).name}: {names[index]}"}
+    return replace(runs[index], label=f"{Path(path).name}: {names[index]}")
 
 
-def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """B against A, for every metric that both have; metrics of the whole set have a difference and no test."""
-    ids = [item["id"] for item in a["items"]]
-    if sorted(ids) != sorted(item["id"] for item in b["items"]):
-        only = len({*ids} ^ {item["id"] for item in b["items"]})
+def compare(a: RunReport, b: RunReport) -> Comparison:
+    """B against A, for every metric that both have."""
+    ids = [item.id for item in a.items]
+    if sorted(ids) != sorted(item.id for item in b.items):
+        only = len({*ids} ^ {item.id for item in b.items})
         raise CaptionLabError(
             f"The runs are over different items ({only} are in one of them only): run both with the same data set, --split and --limit."
         )
     if len({*ids}) < len(ids):
         raise CaptionLabError("The runs have several captions of one item, which cannot be paired: give one caption for each item.")
-    theirs = {item["id"]: item["scores"] for item in b["items"]}
-    other_judge = [n for n, e in a["encoders"].items() if b["encoders"].get(n, e) != e]
+    scores_of_b = {item.id: item.scores for item in b.items}
+    other_judge = [n for n, e in a.encoders.items() if b.encoders.get(n, e) != e]
     if other_judge:
         raise CaptionLabError(f"{', '.join(other_judge)} come from different judges in the two runs: measure both with the same weights.")
-    rows = []
-    for name in (n for n in a["metrics"] if n in b["metrics"]):
-        row = {"metric": name, "a": a["metrics"][name]["mean"], "b": b["metrics"][name]["mean"]}
-        row["difference"] = row["b"] - row["a"]
-        pairs = [(item["scores"].get(name), theirs[item["id"]].get(name)) for item in a["items"]]
-        if all(x is not None and y is not None for x, y in pairs):
-            values = np.array(pairs, dtype=np.float64)
-            row |= paired(*(np.log(values) if name == "perplexity" else values).T)  # its mean is geometric
-        rows.append(row)
-    return {"a": a["label"], "b": b["label"], "n": len(ids), "metrics": rows}
+    compared = []
+    for name in (n for n in a.metrics if n in b.metrics):
+        means = a.metrics[name].mean, b.metrics[name].mean
+        pairs = [(item.scores.get(name, math.nan), scores_of_b[item.id].get(name, math.nan)) for item in a.items]
+        values = np.array(pairs, dtype=np.float64)
+        tests = None
+        if np.isfinite(values).all():
+            tests = paired(*(np.log(values) if name == "perplexity" else values).T)  # its mean is geometric
+        compared.append(MetricComparison(name, *means, means[1] - means[0], tests))
+    return Comparison(a.label, b.label, len(ids), compared)
 
 
-def paired(a: np.ndarray, b: np.ndarray, seed: int = 0) -> dict[str, Any]:
-    """Paired values (n,) each → the interval of the mean difference and three p-values, two-sided.
-
-    `permutation` asks about the mean, `wilcoxon` about ranks, `sign` only which of the two is larger more often.
-    """
+def paired(a: np.ndarray, b: np.ndarray, seed: int = 0) -> PairedTests:
+    """The tests of paired values (n,) each."""
     difference = b - a
     low, high = Resampler([str(i) for i in range(len(difference))], seed=seed).mean(difference)
     wins, losses = int((difference > 0).sum()), int((difference < 0).sum())
-    return {
-        "low": low,
-        "high": high,
-        "permutation": sign_flip(difference, seed),
-        "wilcoxon": sign_flip(signed_ranks(difference), seed),
-        "sign": sign_test(wins, losses),
-        "wins": wins,
-        "losses": losses,
-    }
+    return PairedTests(
+        low=low,
+        high=high,
+        permutation=sign_flip(difference, seed),
+        wilcoxon=sign_flip(signed_ranks(difference), seed),
+        sign=sign_test(wins, losses),
+        wins=wins,
+        losses=losses,
+    )
 
 
 def sign_flip(values: np.ndarray, seed: int = 0, flips: int = FLIPS) -> float:
@@ -117,27 +153,27 @@ def sign_test(wins: int, losses: int) -> float:
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
-def text(report: dict[str, Any]) -> str:
-    """A table, a verdict for each metric."""
+def text(report: Comparison) -> str:
+    """A table with a verdict for each metric."""
     head = ["", "A", "B", "B − A", "95 % interval", "permutation", "Wilcoxon", "sign", "wins:losses", ""]
     table = [head]
-    for row in report["metrics"]:
-        line = [row["metric"], number(row["a"]), number(row["b"]), f"{row['difference']:+.3f}"]
-        if "permutation" in row:
-            interval = f"[{row['low']:+.3f}, {row['high']:+.3f}]" + (" log" if row["metric"] == "perplexity" else "")
-            tests = [f"p = {row[name]:.4f}" for name in ("permutation", "wilcoxon", "sign")]
-            line += [interval, *tests, f"{row['wins']}:{row['losses']}", verdict(row)]
+    for compared in report.metrics:
+        line = [compared.metric, number(compared.a), number(compared.b), f"{compared.difference:+.3f}"]
+        if tests := compared.tests:
+            interval = f"[{tests.low:+.3f}, {tests.high:+.3f}]" + (" log" if compared.metric == "perplexity" else "")
+            chances = [f"p = {p:.4f}" for p in (tests.permutation, tests.wilcoxon, tests.sign)]
+            line += [interval, *chances, f"{tests.wins}:{tests.losses}", verdict(compared.difference, tests)]
         else:
             line += ["of the whole set: no paired test", "", "", "", "", ""]
         table.append(line)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    notes = f"{len(report['metrics'])} metrics are tested one by one: at {LEVEL:g}, one in {1 / LEVEL:.0f} would differ by chance alone."
-    return "\n".join([f"A is {report['a']}", f"B is {report['b']}", f"{report['n']} items, paired", *lines, notes])
+    notes = f"{len(report.metrics)} metrics are tested one by one: at {LEVEL:g}, one in {1 / LEVEL:.0f} would differ by chance alone."
+    return "\n".join([f"A is {report.a}", f"B is {report.b}", f"{report.n} items, paired", *lines, notes])
 
 
-def verdict(row: dict[str, Any]) -> str:
-    """In words, by the permutation test."""
-    if row["permutation"] >= LEVEL:
+def verdict(difference: float, tests: PairedTests) -> str:
+    """What the permutation test says, in words."""
+    if tests.permutation >= LEVEL:
         return "no difference shown"
-    return "B is higher" if row["difference"] > 0 else "B is lower"
+    return "B is higher" if difference > 0 else "B is lower"
