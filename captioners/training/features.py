@@ -1,6 +1,6 @@
 """Frozen encoders run once: what training needs of every picture, cached on disk.
 
-Pictures are seen in up to two views: as the product sees them (a squeezed picture stretched back), and a random part of them with
+Pictures are seen in two views: as the product sees them (a squeezed picture stretched back), and a random part of them with
 other proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an
 encoder is trained, and the finished encoder's grids (`image_features`) are made from the same maps.
 """
@@ -20,13 +20,13 @@ from torch import Tensor
 from torchvision.transforms import v2
 from tqdm import tqdm
 
-from captioners.nets.encoders import BATCH, LITE0, LITE2, ImageEncoder, image_pixels
+from captioners.nets.encoders import BATCH, ImageEncoder, image_pixels
 from captioners.profiles.store import file_hash, load_into, read_config
 from captioners.training import Job, corpus
 from captioners.training.imagenet import load_imagenet
 
 WINDOW = 256  # pictures that are read before those of one shape are encoded together
-VIEWS = {LITE0: 1, LITE2: 2}  # of the training pictures
+VIEWS = {"train": 2, "dev": 1}
 STRETCH = 4 / 3  # a squeezed picture of unknown shape was at most so much wider or higher than a square, nearly always
 
 
@@ -61,7 +61,7 @@ def stem_maps(job: Job, backbone: str) -> dict[str, list[Maps]]:
     folder.mkdir(parents=True, exist_ok=True)
     encoder: ImageEncoder | None = None
     found: dict[str, list[Maps]] = {}
-    for split, views in (("train", VIEWS[backbone]), ("dev", 1)):
+    for split, views in VIEWS.items():
         for view in range(views):
             values, shapes = folder / f"{split}-{view}.bin", folder / f"{split}-{view}.npy"
             if not shapes.exists():
@@ -124,7 +124,7 @@ def image_features(job: Job, part: str = "image-encoder") -> dict[str, Tensor]:
     folder.mkdir(parents=True, exist_ok=True)
     config, encoder = read_config(weights), None
     found = {}
-    for split, views in (("train", VIEWS[config["backbone"]]), ("dev", 1)):
+    for split, views in VIEWS.items():
         grids = []
         for view in range(views):
             path = folder / f"{split}-{view}.npy"

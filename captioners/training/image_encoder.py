@@ -16,14 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.encoders import LITE0, LITE2, STEM_STAGES, ImageEncoder
+from captioners.nets.encoders import LITE2, STEM_STAGES, ImageEncoder
 from captioners.profiles.store import save_part
 from captioners.training import Job, Recipe, corpus
 from captioners.training.features import Maps, stem_maps
 from captioners.training.imagenet import imagenet_classifier, load_imagenet
 from captioners.training.loop import fit
 
-BACKBONES = {"image-encoder": LITE2, "judge-encoder": LITE0}
 PCA_PICTURES = 1500
 SHORT_WORDS = 2  # letters: shorter words and those below are of no picture in particular
 COMMON = frozenset(
@@ -112,7 +111,7 @@ class TaughtEncoder(nn.Module):
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    recipe, config = job.configured(RECIPES[name], EncoderConfig(backbone=BACKBONES[name]))
+    recipe, config = job.configured(RECIPES[name], EncoderConfig())
     pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
     vocabulary = frequent_words(pictures["train"], recipe.words)
     objects = sorted({o for p in pictures["train"] for o in p.objects})
