@@ -148,9 +148,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
             "object_precision": mean_average_precision(boxed[with_objects], labels["dev"][with_objects, len(vocabulary) :]),
         }
 
-    report["word_probe_imagenet"] = probe(model.encoder, maps, labels, len(vocabulary))
     fitted: dict[str, Any] = {}
     if recipe.epochs > 0:
+        report["word_probe_imagenet"] = probe(model.encoder, maps, labels, len(vocabulary))
         known = {view: known_classes(model, some) for view, some in enumerate(maps["train"])}
         model, fitted = fit(job, name, model, batches, steps, loss, evaluate, recipe, "word_precision")
         report["word_probe"] = probe(model.encoder, maps, labels, len(vocabulary))

@@ -54,12 +54,12 @@ class SoundRecipe(Recipe):
 
 
 PAIRS = {
-    "ranker": PairRecipe(epochs=6, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
-    "judge": PairRecipe(epochs=6, batch=256, lr=8e-4, weight_decay=0.2),
+    "ranker": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
+    "judge": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2),
 }
 SOUND_PAIRS = {
-    "ranker": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
-    "judge": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1),
+    "ranker": SoundRecipe(epochs=2, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
+    "judge": SoundRecipe(epochs=2, batch=128, lr=5e-4, weight_decay=0.1),
 }
 
 
