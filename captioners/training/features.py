@@ -117,16 +117,16 @@ def view_pixels(picture: corpus.Picture, view: int, seed: int) -> Tensor:
     return v2.functional.adjust_saturation(pixels, float(rng.uniform(0.6, 1.4)))
 
 
-def image_features(job: Job, part: str = "image-encoder") -> dict[str, Tensor]:
+def image_features(job: Job, part: str = "image-encoder", views: int = VIEWS["train"]) -> dict[str, Tensor]:
     """{"train": (views, n, cells, c), "dev": (1, n, cells, c)} fp16 of all pictures, in the order of `corpus.pictures`."""
     weights = job.find(part)
     folder = job.cache / f"image-features-{file_hash(weights)}"
     folder.mkdir(parents=True, exist_ok=True)
     config, encoder = read_config(weights), None
     found = {}
-    for split, views in VIEWS.items():
+    for split, most in VIEWS.items():
         grids = []
-        for view in range(views):
+        for view in range(min(views, most)):
             path = folder / f"{split}-{view}.npy"
             if not path.exists():
                 encoder = encoder or load_into(ImageEncoder(**config), weights).eval()

@@ -43,6 +43,7 @@ class PairRecipe(Recipe):
     paraphrases: float = 0.3  # weight of two captions of one picture meaning the same
     groups: int = 96  # pictures of the text corpora beside each batch, two captions each
     beginnings: float = 0.0  # share of captions that are cut off: a ranker is asked about beginnings of sentences
+    views: int = 2  # of each picture
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class SoundRecipe(Recipe):
 
 PAIRS = {
     "ranker": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
-    "judge": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2),
+    "judge": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2, views=1),
 }
 SOUND_PAIRS = {
     "ranker": SoundRecipe(epochs=2, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
@@ -91,7 +92,7 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
     recipe, config = job.configured(PAIRS[role], ROLES[role])
     torch.manual_seed(job.seed)
     model = MatcherNet(config)
-    features = image_features(job, ENCODERS[role])
+    features = image_features(job, ENCODERS[role], recipe.views)
     pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
     captions = {split: [tokenizer.encode_all(p.captions) for p in some] for split, some in pictures.items()}
     groups = [g for text in corpus.texts(job.data).values() if text.of == "image" for g in text.groups if len(g) > 1]
