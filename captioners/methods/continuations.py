@@ -102,10 +102,10 @@ class ContinuationScorer:
             self.logp = torch.where(present[:, -1:], self.logp, before)  # rows without a new word stand where they stood
 
     def keep(self, places: list[int]) -> None:
-        """Only the rows at these places go on."""
-        new_place = {place: i for i, place in enumerate(places)}
-        kept = [i for i, row in enumerate(self.index) if row in new_place]
-        self.index, self.rows = [new_place[self.index[i]] for i in kept], len(places)
+        """The rows at these places go on, in this order; a place that is named twice goes on as two rows."""
+        asking = {row: i for i, row in enumerate(self.index)}
+        kept = [asking[place] for place in places if place in asking]
+        self.index, self.rows = [new for new, place in enumerate(places) if place in asking], len(places)
         self.before, self.pending = [self.before[i] for i in kept], [self.pending[i] for i in kept]
         self.mask, self.logp = self.mask[kept], self.logp[kept]
         self.past = [(k[kept], v[kept]) for k, v in self.past or []]
