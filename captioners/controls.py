@@ -10,7 +10,7 @@ from typing import Any
 from captioners.types import Control, Settings, Spec
 
 
-def number(name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more) -> Control:
+def number(name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more: Any) -> Control:
     """A slider; a step of 1 makes it whole."""
     return Control(name, "number", label, help, default, low, high, step, **more)
 

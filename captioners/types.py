@@ -57,7 +57,7 @@ def from_json(kind: Any, value: Any) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if value is None:
         return math.nan if kind is float else None
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{f.name: from_json(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value})
     if origin in (typing.Union, _types.UnionType):
@@ -99,14 +99,14 @@ class Media:
         """Length of a sound clip."""
         return len(self.data) / self.rate if self.rate else 0.0
 
-    def __json__(self) -> dict:
+    def __json__(self) -> dict[str, Any]:
         buffer = io.BytesIO()
         np.save(buffer, self.data, allow_pickle=False)
         data = base64.b64encode(buffer.getvalue()).decode()
         return {"kind": self.kind, "data": data, "rate": self.rate, "name": self.name, "notes": list(self.notes)}
 
     @classmethod
-    def __from_json__(cls, value: dict) -> Media:
+    def __from_json__(cls, value: dict[str, Any]) -> Media:
         data = np.load(io.BytesIO(base64.b64decode(value["data"])), allow_pickle=False)
         return cls(value["kind"], data, value["rate"], value["name"], tuple(value["notes"]))
 
@@ -233,7 +233,7 @@ class Settings(Mapping[str, Any]):
         """A copy that asks for the caption alone."""
         return Settings(self.controls, self.values_, self.forced, traced=False)
 
-    def __json__(self) -> dict:
+    def __json__(self) -> dict[str, Any]:
         return {**to_json(self.values_), "forced": {str(k): v for k, v in self.forced.items()}}
 
 
