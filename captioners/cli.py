@@ -51,19 +51,19 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     """All commands and their options."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
     common.add_argument("--models", metavar="FILE", help="hub profile: a TOML or YAML file, role = hub name or folder")
     common.add_argument("--checkpoint", action="append", default=[], metavar="PATH", help="what `train` wrote; may be repeated")
     common.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
 
-    methods = argparse.ArgumentParser(add_help=False)
+    methods = Parser(add_help=False)
     methods.add_argument("--method", action="append", metavar="ID", help="a method, see `list`; may be repeated (default: all that apply)")
     methods.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a control; METHOD.NAME=VALUE for one method only"
     )
 
-    dataset = argparse.ArgumentParser(add_help=False)
+    dataset = Parser(add_help=False)
     dataset.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv; or one file")
     dataset.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
     dataset.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
@@ -74,7 +74,7 @@ def build_parser() -> Parser:
     dataset.add_argument("--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)")
     dataset.add_argument("--workers", type=int, metavar="N", help="of Ray (default: one for each GPU, or core)")
 
-    outputs = argparse.ArgumentParser(add_help=False)
+    outputs = Parser(add_help=False)
     for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
         outputs.add_argument(f"--{kind}", metavar="OUT", help=f"write {words} to this file")
 
@@ -82,7 +82,7 @@ def build_parser() -> Parser:
     parser = Parser(prog=program, description="See what guidance does to a caption.", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, words: str, *parents: argparse.ArgumentParser) -> Parser:
+    def command(name: str, run: Any, words: str, *parents: Parser) -> Parser:
         made = commands.add_parser(name, help=words, description=words, parents=[common, *parents], allow_abbrev=False)
         made.set_defaults(run=run)
         return made
@@ -346,7 +346,7 @@ def train_command(args: argparse.Namespace) -> None:
 
 def with_seed(args: argparse.Namespace) -> list[str]:
     """`--seed N` is short for `--set seed=N`."""
-    return args.set + ([] if args.seed is None else [f"seed={args.seed}"])
+    return [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
 
 
 def assigned(assignment: str, form: str) -> tuple[str, str]:

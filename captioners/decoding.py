@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,7 +93,8 @@ class TraceColumns:
         """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed."""
         self.chosen.append(token)
         self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
-        self.tops.append({name: tuple(logp.topk(ALTERNATIVES, dim=1)) for name, logp in distributions.items()})
+        tops = {name: logp.topk(ALTERNATIVES, dim=1) for name, logp in distributions.items()}
+        self.tops.append({name: (top.values, top.indices) for name, top in tops.items()})
         self.cond.append(distributions["cond"])
         self.kl.append(guidance.kl(distributions["cond"], distributions["uncond"]))
         self.entropy.append(guidance.entropy(distributions["guided"]))
@@ -164,7 +166,7 @@ def agreement(texts: Sequence[str]) -> list[float]:
     """Minimum Bayes risk: how much each caption shares with the others, as the mean F1 of their words and pairs of words."""
     bags = [Counter([*(words := text.split()), *pairwise(words)]) for text in texts]
 
-    def shared(a: Counter, b: Counter) -> float:
+    def shared(a: Counter[Any], b: Counter[Any]) -> float:
         return 2 * (a & b).total() / max(1, a.total() + b.total())
 
     pairs = {(i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)}  # (a, b) share what (b, a) share

@@ -197,7 +197,7 @@ class Settings(Mapping[str, Any]):
     may leave the trace and the details of its result empty, which nobody reads in a large evaluation.
     """
 
-    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[int, str] = {}, traced: bool = True):
+    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[Any, str] = {}, traced: bool = True):
         known = {c.name: c for c in controls}
         for name in values:
             if name not in known:
@@ -225,7 +225,7 @@ class Settings(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Settings({self.values_}, forced={self.forced})"
 
-    def replace(self, forced: Mapping[int, str] | None = None, **values: Any) -> Settings:
+    def replace(self, forced: Mapping[Any, str] | None = None, **values: Any) -> Settings:
         """A copy with some values changed."""
         return Settings(self.controls, {**self.values_, **values}, self.forced if forced is None else forced, self.traced)
 
@@ -277,7 +277,7 @@ class Spec:
     branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
     explanation: Explanation | None = None  # without one, the page shows the words at the top of the method's file
 
-    def settings(self, forced: Mapping[int, str] = {}, **values: Any) -> Settings:
+    def settings(self, forced: Mapping[Any, str] = {}, **values: Any) -> Settings:
         """Checked settings: what is not given has this method's own default."""
         return Settings(self.controls, values, forced)
 

@@ -177,7 +177,7 @@ def test_ci_runs_the_readmes_test_command():
     lines = CI.splitlines()
     assert "set -euo pipefail" in lines
     assert [line for line in lines if line in command.split(" && ")] == command.split(" && ")
-    assert {"ruff check .", "ruff format --check ."} <= set(lines)
+    assert {"ruff check .", "ruff format --check .", "mypy"} <= set(lines)
     assert (ROOT / ".ci/run").stat().st_mode & 0o100
 
 

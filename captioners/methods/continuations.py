@@ -61,6 +61,7 @@ class ContinuationScorer:
         self.pending = [""] * len(self.index)  # the text since the last word boundary
         ids, self.mask = left_padded([self._prompt(p, max_tokens) for p in prompts], self.tokenizer.pad, self.device)
         self.past: list[KeysValues] | None = None
+        self.logp: Tensor  # (asking rows, LM vocabulary) of what follows the last boundary
         self._read(ids)
 
     def _prompt(self, prompt: str, max_tokens: int) -> list[int]:
@@ -123,7 +124,7 @@ class ContinuationScorer:
         """Move the cache on by some tokens of every row."""
         logits, self.past = self.lm(ids, self.past, self.mask)
         self.record.call("language model")
-        self.logp = logits[:, -1].log_softmax(-1)  # (rows, LM vocabulary) of what follows the last boundary
+        self.logp = logits[:, -1].log_softmax(-1)
 
     def _score(self, texts: list[list[str]]) -> Tensor:
         """(rows, candidates): log-probability of each text as what follows."""
