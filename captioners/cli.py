@@ -127,6 +127,14 @@ def build_parser() -> Parser:
     train.add_argument("--from", dest="start", type=Path, metavar="DIR", help="go on from the weights in this folder")
     train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another size for the part's network")
     train.add_argument("--final", action="store_true", help="audio parts: train on the development fold too")
+
+    study = command("study", study_command, "Blind studies: report what people preferred, show the links, forget a rater.")
+    study.add_argument("action", choices=("report", "links", "forget"))
+    study.add_argument("store", metavar="STORE", help="the file or URL that `python app.py --study … --store STORE` wrote to")
+    study.add_argument("--study", metavar="ID", help="which study of the store (default: its only one)")
+    study.add_argument("--rater", metavar="ID", help="forget: whose votes are to be deleted")
+    for kind, words in (("json", "every figure"), ("csv", "one line for each vote"), ("html", "tables and plots")):
+        study.add_argument(f"--{kind}", metavar="OUT", help=f"report: write {words} to this file")
     return parser
 
 
@@ -339,6 +347,39 @@ def train_command(args: argparse.Namespace) -> None:
         sizes=tuple(assigned(a, "NAME=VALUE") for a in args.set),
     )
     print(json.dumps(to_json(train(args.part, job)), indent=1))
+
+
+def study_command(args: argparse.Namespace) -> None:
+    """What was voted, where the study's pages are, or a rater's votes deleted."""
+    from captioners.study.analysis import analyse
+    from captioners.study.report import csv_report, html_report, text_report
+    from captioners.study.store import Store
+
+    if "://" not in args.store and not Path(args.store).is_file():
+        raise CaptionLabError(f"There is no store {args.store}: give the file or URL that a study was started with.")
+    if (args.action == "forget") != bool(args.rater):
+        raise CaptionLabError("`study forget STORE --rater ID` deletes the votes of one rater: give --rater there and only there.")
+    outputs = {kind: writable(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
+    store = Store(args.store)
+    try:
+        study = store.study(args.study)
+        if args.action == "links":
+            return print(f"{study.title}\n  raters:  /?study={study.id}\n  results: /?study={study.id}&results={study.secret}")
+        if args.action == "forget":
+            if not store.knows(study.id, args.rater):
+                raise CaptionLabError(f"There is no rater {args.rater!r} in this study: check the id.")
+            return print(f"{store.forget(study.id, args.rater)} ballots deleted.")
+        votes = store.votes(study.id)
+    finally:
+        store.close()
+    report = {"command": args.line, **analyse(study, votes)}
+    if "json" in outputs:
+        outputs["json"].write_text(json.dumps(to_json(report), ensure_ascii=False) + "\n", encoding="utf-8")
+    if "csv" in outputs:
+        outputs["csv"].write_text(csv_report(votes), encoding="utf-8")
+    if "html" in outputs:
+        outputs["html"].write_text(html_report(report), encoding="utf-8")
+    return print(text_report(report))
 
 
 # -------------------------------------------------------------------------------------------- settings and printing

@@ -48,7 +48,8 @@ LAYERS: dict[str, set[str]] = {
     "lab": {"captioner", "contract", "metrics", "profiles", "registry", "types"},
     "evaluation": {"contract", "lab", "media", "metrics", "resources", "sound_classes", "spreadsheets", "types"},
     "bench": {"allocator", "evaluation", "guidance", "lab", "nets", "profiles", "registry", "types"},
-    "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types", "ui"},
+    "study": {"evaluation", "lab", "media", "registry", "spreadsheets", "types"},
+    "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "study", "training", "types", "ui"},
     "training": {"allocator", "evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {
         "allocator",
@@ -62,6 +63,7 @@ LAYERS: dict[str, set[str]] = {
         "registry",
         "resources",
         "spreadsheets",
+        "study",
         "types",
     },
     "__init__": {"captioner", "lab", "media", "registry", "types"},

@@ -37,7 +37,7 @@ AROUND = {
     "pyproject.toml",
 }
 # named by whoever asked for this project: they stay, imported yet or not
-OPTIONAL = {"ray", "spaces"}  # used where it is there: ray by who asks for it, spaces by the host
+OPTIONAL = {"ray", "spaces", "sqlalchemy"}  # used where it is there: ray and sqlalchemy by who asks for them, spaces by the host
 GIVEN = {"gradio", "torch", "transformers", "open-clip-torch", "torchaudio", "plotly", "pillow"}
 
 
