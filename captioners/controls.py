@@ -5,6 +5,8 @@ CONTROLS = (GUIDANCE_SCALE, NUM_CANDIDATES.but(default=8), number("top_k", "Top 
 
 from __future__ import annotations
 
+from typing import Any
+
 from captioners.types import Control
 
 
