@@ -8,7 +8,7 @@ result = method.caption(captioners.load_media("dog.jpg"), method.spec.settings(g
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from captioners.captioner import Captioner
@@ -29,7 +29,7 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'captioners' has no attribute {name!r}")
     return getattr(import_module(f"captioners.{_HOME[name]}"), name)

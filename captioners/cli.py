@@ -51,19 +51,19 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     """All commands and their options."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
     common.add_argument("--models", metavar="FILE", help="hub profile: a TOML or YAML file, role = hub name or folder")
     common.add_argument("--checkpoint", action="append", default=[], metavar="PATH", help="what `train` wrote; may be repeated")
     common.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
 
-    methods = argparse.ArgumentParser(add_help=False)
+    methods = Parser(add_help=False)
     methods.add_argument("--method", action="append", metavar="ID", help="a method, see `list`; may be repeated (default: all that apply)")
     methods.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a control; METHOD.NAME=VALUE for one method only"
     )
 
-    dataset = argparse.ArgumentParser(add_help=False)
+    dataset = Parser(add_help=False)
     dataset.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv; or one file")
     dataset.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
     dataset.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
@@ -74,7 +74,7 @@ def build_parser() -> Parser:
     dataset.add_argument("--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)")
     dataset.add_argument("--workers", type=int, metavar="N", help="of Ray (default: one for each GPU, or core)")
 
-    outputs = argparse.ArgumentParser(add_help=False)
+    outputs = Parser(add_help=False)
     for kind, words in (("json", "everything"), ("csv", "one line for each caption"), ("html", "tables to read")):
         outputs.add_argument(f"--{kind}", metavar="OUT", help=f"write {words} to this file")
 
@@ -82,7 +82,7 @@ def build_parser() -> Parser:
     parser = Parser(prog=program, description="See what guidance does to a caption.", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, words: str, *parents: argparse.ArgumentParser) -> Parser:
+    def command(name: str, run: Any, words: str, *parents: Parser) -> Parser:
         made = commands.add_parser(name, help=words, description=words, parents=[common, *parents], allow_abbrev=False)
         made.set_defaults(run=run)
         return made
@@ -129,6 +129,14 @@ def build_parser() -> Parser:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a constant of the recipe or the network"
     )
     train.add_argument("--final", action="store_true", help="audio parts: train on the held-out clips too")
+
+    study = command("study", study_command, "Blind studies: report what people preferred, show the links, forget a rater.")
+    study.add_argument("action", choices=("report", "links", "forget"))
+    study.add_argument("store", metavar="STORE", help="the file or URL that `python app.py --study … --store STORE` wrote to")
+    study.add_argument("--study", metavar="ID", help="which study of the store (default: its only one)")
+    study.add_argument("--rater", metavar="ID", help="forget: whose votes are to be deleted")
+    for kind, words in (("json", "every figure"), ("csv", "one line for each vote"), ("html", "tables and plots")):
+        study.add_argument(f"--{kind}", metavar="OUT", help=f"report: write {words} to this file")
     return parser
 
 
@@ -348,12 +356,45 @@ def train_command(args: argparse.Namespace) -> None:
         print(json.dumps(to_json(train(args.part, job)), indent=1))
 
 
+def study_command(args: argparse.Namespace) -> None:
+    """What was voted, where the study's pages are, or a rater's votes deleted."""
+    from captioners.study.analysis import analyse
+    from captioners.study.report import csv_report, html_report, text_report
+    from captioners.study.store import Store
+
+    if "://" not in args.store and not Path(args.store).is_file():
+        raise CaptionLabError(f"There is no store {args.store}: give the file or URL that a study was started with.")
+    if (args.action == "forget") != bool(args.rater):
+        raise CaptionLabError("`study forget STORE --rater ID` deletes the votes of one rater: give --rater there and only there.")
+    outputs = {kind: writable(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
+    store = Store(args.store)
+    try:
+        study = store.study(args.study)
+        if args.action == "links":
+            return print(f"{study.title}\n  raters:  /?study={study.id}\n  results: /?study={study.id}&results={study.secret}")
+        if args.action == "forget":
+            if not store.knows(study.id, args.rater):
+                raise CaptionLabError(f"There is no rater {args.rater!r} in this study: check the id.")
+            return print(f"{store.forget(study.id, args.rater)} ballots deleted.")
+        votes = store.votes(study.id)
+    finally:
+        store.close()
+    report = {"command": args.line, **analyse(study, votes)}
+    if "json" in outputs:
+        outputs["json"].write_text(json.dumps(to_json(report), ensure_ascii=False) + "\n", encoding="utf-8")
+    if "csv" in outputs:
+        outputs["csv"].write_text(csv_report(votes), encoding="utf-8")
+    if "html" in outputs:
+        outputs["html"].write_text(html_report(report), encoding="utf-8")
+    return print(text_report(report))
+
+
 # -------------------------------------------------------------------------------------------- settings and printing
 
 
 def with_seed(args: argparse.Namespace) -> list[str]:
     """`--seed N` is short for `--set seed=N`."""
-    return args.set + ([] if args.seed is None else [f"seed={args.seed}"])
+    return [*args.set, *([] if args.seed is None else [f"seed={args.seed}"])]
 
 
 def assigned(assignment: str, form: str) -> tuple[str, str]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from captioners.types import Control, Settings, Spec
+from captioners.types import Control
 
 
-def number(name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more) -> Control:
+def number(name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more: Any) -> Control:
     """A slider; a step of 1 makes it whole."""
     return Control(name, "number", label, help, default, low, high, step, **more)
 
@@ -53,13 +53,3 @@ RANKING = choice(
     "ranker asks a matcher which candidate fits the input best; mbr takes the one that agrees most with the others.",
     ("ranker", "mbr"),
 )
-
-
-def guidance_off(spec: Spec) -> dict[str, Any]:
-    """The values at which nothing guides this method."""
-    return dict(spec.unguided)
-
-
-def unguided(spec: Spec, settings: Settings) -> Settings:
-    """The same settings with all guidance off."""
-    return spec.without_guidance(settings)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from captioners import guidance
 from captioners.contract import Matcher, Tokenizer
 from captioners.text import EOS
-from captioners.types import Alternative, Candidate, Media, Modality, Settings, SettingsError, StepToken, TokenTrace
+from captioners.types import Alternative, Candidate, Media, Modality, Settings, SettingsError, StepToken, TokenState, TokenTrace
 
 ALTERNATIVES = 10
 SAMPLING_TEMPERATURE = 0.7  # of the further candidates when the first one is greedy
@@ -75,10 +76,12 @@ def forced_ids(tokenizer: Tokenizer, settings: Settings, max_tokens: int) -> dic
 
 @dataclass
 class TraceColumns:
-    """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the end."""
+    """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the end.
+
+    Rows may leave the batch or change places in it, so a caption knows its `places`: the row where it stood at each position.
+    """
 
     tokenizer: Tokenizer
-    places: list[dict[int, int] | None] = field(default_factory=list)  # row → where it stands at this position, if some have ended
     chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
     columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
     tops: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)  # name → values, ids (rows, ALTERNATIVES)
@@ -86,23 +89,20 @@ class TraceColumns:
     kl: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
 
-    def add(self, token: Tensor, distributions: dict[str, Tensor], rows: Sequence[int] | None = None) -> None:
-        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed.
-
-        `rows` names the rows that are left, where some have ended.
-        """
-        self.places.append(None if rows is None else {row: place for place, row in enumerate(rows)})
+    def add(self, token: Tensor, distributions: dict[str, Tensor]) -> None:
+        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed."""
         self.chosen.append(token)
         self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
-        self.tops.append({name: tuple(logp.topk(ALTERNATIVES, dim=1)) for name, logp in distributions.items()})
+        tops = {name: logp.topk(ALTERNATIVES, dim=1) for name, logp in distributions.items()}
+        self.tops.append({name: (top.values, top.indices) for name, top in tops.items()})
         self.cond.append(distributions["cond"])
         self.kl.append(guidance.kl(distributions["cond"], distributions["uncond"]))
         self.entropy.append(guidance.entropy(distributions["guided"]))
 
-    def fill(self, name: str, rows: Sequence[int], logp: Tensor) -> None:
-        """A column that was unknown while decoding: logp (len(rows), positions, vocab)."""
+    def fill(self, name: str, captions: Sequence[Sequence[int]], logp: Tensor) -> None:
+        """A column that was unknown while decoding: the places of some captions, and logp (captions, positions, vocab)."""
         for position, token in enumerate(self.chosen):
-            going = [(i, place) for i, row in enumerate(rows) if (place := self._place(row, position)) is not None]
+            going = [(i, places[position]) for i, places in enumerate(captions) if position < len(places)]
             if not going:
                 continue
             source, place = torch.tensor(going, device=logp.device).T
@@ -112,30 +112,15 @@ class TraceColumns:
                 old[place] = new
             self.kl[position][place] = guidance.kl(self.cond[position][place], filled)
 
-    def tokens(self, rows: Sequence[int]) -> Tensor:
-        """(len(rows), positions): what was chosen; padding where a row has ended."""
-        tokens = [[self.tokenizer.pad] * len(self.chosen) for _ in rows]
-        for position, token in enumerate(self.chosen):
-            values = token.tolist()
-            for i, row in enumerate(rows):
-                if (place := self._place(row, position)) is not None:
-                    tokens[i][position] = values[place]
-        return torch.tensor(tokens, device=self.chosen[0].device)
+    def row(self, places: Sequence[int]) -> list[TokenTrace]:
+        """The positions of one caption."""
+        return [self._position(places, position) for position in range(len(places))]
 
-    def _place(self, row: int, position: int) -> int | None:
-        """Where a row stands in the tensors of a position; None if it had ended before."""
-        places = self.places[position]
-        return row if places is None else places.get(row)
-
-    def row(self, row: int, length: int) -> list[TokenTrace]:
-        """The first `length` positions of one row."""
-        return [self._position(row, position) for position in range(length)]
-
-    def _position(self, row: int, position: int) -> TokenTrace:
-        place = self._place(row, position)
+    def _position(self, places: Sequence[int], position: int) -> TokenTrace:
+        place = places[position]
         values = {name: column[place].item() for name, column in self.columns[position].items()}
         known = {name: top for name, top in self.tops[position].items() if not math.isnan(values[name])}
-        before = int(self.chosen[position - 1][self._place(row, position - 1)]) if position else None
+        before = int(self.chosen[position - 1][places[position - 1]]) if position else None
         return TokenTrace(
             position=position,
             token=self.tokenizer.piece(int(self.chosen[position][place]), before),
@@ -153,9 +138,9 @@ class TraceColumns:
         return [Alternative(self.tokenizer.piece(token, before), logp) for logp, token in ranked if math.isfinite(logp)]
 
 
-def step_tokens(trace: Sequence[TokenTrace]) -> list[StepToken]:
-    """A caption that grows: every token is final, the end is not shown."""
-    return [StepToken(t.token, "final", math.exp(t.guided)) for t in trace if t.token != EOS]
+def step_tokens(trace: Sequence[TokenTrace], state: TokenState = "final") -> list[StepToken]:
+    """A caption that grows: its tokens are final, unless a search may still take them back; the end is not shown."""
+    return [StepToken(t.token, state, math.exp(t.guided)) for t in trace if t.token != EOS]
 
 
 def rank(
@@ -181,7 +166,7 @@ def agreement(texts: Sequence[str]) -> list[float]:
     """Minimum Bayes risk: how much each caption shares with the others, as the mean F1 of their words and pairs of words."""
     bags = [Counter([*(words := text.split()), *pairwise(words)]) for text in texts]
 
-    def shared(a: Counter, b: Counter) -> float:
+    def shared(a: Counter[Any], b: Counter[Any]) -> float:
         return 2 * (a & b).total() / max(1, a.total() + b.total())
 
     pairs = {(i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)}  # (a, b) share what (b, a) share

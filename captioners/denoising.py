@@ -225,7 +225,7 @@ class DenoisingTrace:
         for position, token in enumerate(self.tokens):
             columns.add(token[None], {name: logp[position, None] for name, logp in self.distributions.items()})
         entries = []
-        for entry in columns.row(0, len(self.tokens)):
+        for entry in columns.row([0] * len(self.tokens)):
             values = zip(*(along[name][entry.position] for name in along), strict=True)
             entries.append(dataclasses.replace(entry, steps=[dict(zip(along, step, strict=True)) for step in values]))
         return entries

@@ -18,13 +18,13 @@ def mix(*terms: tuple[Scale, Tensor]) -> Tensor:
     A token that any branch with a positive weight forbids stays forbidden, whatever the negative branches say:
     (+w)(−inf) and (−w)(−inf) in one sum would be NaN, and an impossible token must not be made possible.
     """
-    total = 0.0
+    total: Tensor | float = 0.0
     for scale, logp in terms:
         weight = _column(scale, logp)
         term = weight * logp.masked_fill(weight == 0, 0.0)
         # pushed away from something impossible (+inf): neither encouraged without bound nor forbidden
         total = total + torch.nan_to_num(term, nan=torch.nan, posinf=0.0, neginf=-torch.inf)
-    return total
+    return torch.as_tensor(total)
 
 
 def _column(weight: Scale, like: Tensor) -> Tensor:

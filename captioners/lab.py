@@ -158,4 +158,5 @@ class Lab:
     def _embed(self, media: Media) -> np.ndarray:
         matcher = self.judges(media.kind).matcher
         assert matcher is not None  # asked only where there is one
-        return embed_media(matcher, [media])[0]
+        vector: np.ndarray = embed_media(matcher, [media])[0]
+        return vector

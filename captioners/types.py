@@ -57,7 +57,7 @@ def from_json(kind: Any, value: Any) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if value is None:
         return math.nan if kind is float else None
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{f.name: from_json(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value})
     if origin in (typing.Union, _types.UnionType):
@@ -99,14 +99,14 @@ class Media:
         """Length of a sound clip."""
         return len(self.data) / self.rate if self.rate else 0.0
 
-    def __json__(self) -> dict:
+    def __json__(self) -> dict[str, Any]:
         buffer = io.BytesIO()
         np.save(buffer, self.data, allow_pickle=False)
         data = base64.b64encode(buffer.getvalue()).decode()
         return {"kind": self.kind, "data": data, "rate": self.rate, "name": self.name, "notes": list(self.notes)}
 
     @classmethod
-    def __from_json__(cls, value: dict) -> Media:
+    def __from_json__(cls, value: dict[str, Any]) -> Media:
         data = np.load(io.BytesIO(base64.b64decode(value["data"])), allow_pickle=False)
         return cls(value["kind"], data, value["rate"], value["name"], tuple(value["notes"]))
 
@@ -197,7 +197,7 @@ class Settings(Mapping[str, Any]):
     may leave the trace and the details of its result empty, which nobody reads in a large evaluation.
     """
 
-    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[int, str] = {}, traced: bool = True):
+    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[Any, str] = {}, traced: bool = True):
         known = {c.name: c for c in controls}
         for name in values:
             if name not in known:
@@ -225,7 +225,7 @@ class Settings(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Settings({self.values_}, forced={self.forced})"
 
-    def replace(self, forced: Mapping[int, str] | None = None, **values: Any) -> Settings:
+    def replace(self, forced: Mapping[Any, str] | None = None, **values: Any) -> Settings:
         """A copy with some values changed."""
         return Settings(self.controls, {**self.values_, **values}, self.forced if forced is None else forced, self.traced)
 
@@ -233,7 +233,7 @@ class Settings(Mapping[str, Any]):
         """A copy that asks for the caption alone."""
         return Settings(self.controls, self.values_, self.forced, traced=False)
 
-    def __json__(self) -> dict:
+    def __json__(self) -> dict[str, Any]:
         return {**to_json(self.values_), "forced": {str(k): v for k, v in self.forced.items()}}
 
 
@@ -277,7 +277,7 @@ class Spec:
     branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
     explanation: Explanation | None = None  # without one, the page shows the words at the top of the method's file
 
-    def settings(self, forced: Mapping[int, str] = {}, **values: Any) -> Settings:
+    def settings(self, forced: Mapping[Any, str] = {}, **values: Any) -> Settings:
         """Checked settings: what is not given has this method's own default."""
         return Settings(self.controls, values, forced)
 

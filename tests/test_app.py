@@ -102,11 +102,11 @@ def test_analytics_are_off_and_the_queue_is_bounded():
     assert page._queue.max_size
 
 
-def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch):
+def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch, tmp_path):
     from captioners.ui import serve
 
     calls = []
-    monkeypatch.setattr(serve, "build", lambda studio, profile, device: calls.append((profile, device)) or Page())
+    monkeypatch.setattr(serve, "build", lambda studio, profile, device, store: calls.append((profile, device)) or Page())
     monkeypatch.setattr(serve.Studio, "warm_up", lambda self, path: calls.append(path))
 
     class Page:
@@ -116,7 +116,7 @@ def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch
         def block_thread(self):
             calls.append("blocked")
 
-    serve.main(["--host", "0.0.0.0", "--port", "7000", "--device", "cpu"])
+    serve.main(["--host", "0.0.0.0", "--port", "7000", "--device", "cpu", "--store", str(tmp_path / "votes.sqlite")])
     assert calls[:2] == [("embedded", "cpu"), ("0.0.0.0", 7000, True)]
     assert {examples.PICTURES[0], "blocked"} <= set(calls[2:])
     with pytest.raises(SystemExit):
@@ -126,6 +126,7 @@ def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch
 def test_a_space_is_told_by_its_environment(monkeypatch, tmp_path, capsys):
     from captioners.ui import serve
 
+    monkeypatch.setenv("CAPTION_LAB_STORE", str(tmp_path / "votes.sqlite"))
     opened = []
     monkeypatch.setattr(serve, "Lab", lambda *arguments: opened.append(arguments))
     monkeypatch.setattr(serve, "build", lambda *_: SimpleNamespace(launch=lambda **_: None, block_thread=lambda: None))
@@ -135,6 +136,7 @@ def test_a_space_is_told_by_its_environment(monkeypatch, tmp_path, capsys):
         monkeypatch.setenv(f"CAPTION_LAB_{name}", value)
     serve.main(["--device", "cpu"])
     serve.main(["--device", "cpu", "--models", "mine.toml", "--checkpoint", "three"])  # what is typed comes first
+    assert (tmp_path / "votes.sqlite").is_file()
     assert opened == [("hub", "cpu", "models.toml", ["one", "two"]), ("hub", "cpu", "mine.toml", ["three"])]
     monkeypatch.undo()
     monkeypatch.setenv("CAPTION_LAB_PROFILE", "nothing")

@@ -48,7 +48,8 @@ LAYERS: dict[str, set[str]] = {
     "lab": {"captioner", "contract", "metrics", "profiles", "registry", "types"},
     "evaluation": {"contract", "lab", "media", "metrics", "resources", "sound_classes", "spreadsheets", "types"},
     "bench": {"allocator", "evaluation", "guidance", "lab", "nets", "profiles", "registry", "types"},
-    "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "training", "types", "ui"},
+    "study": {"evaluation", "lab", "media", "registry", "spreadsheets", "types"},
+    "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "study", "training", "types", "ui"},
     "training": {"allocator", "evaluation", "guidance", "media", "metrics", "nets", "profiles", "sound_classes", "text", "types"},
     "ui": {
         "allocator",
@@ -62,6 +63,7 @@ LAYERS: dict[str, set[str]] = {
         "registry",
         "resources",
         "spreadsheets",
+        "study",
         "types",
     },
     "__init__": {"captioner", "lab", "media", "registry", "types"},
@@ -185,6 +187,55 @@ def test_opening_a_file_is_found(source):
 
 def test_a_word_is_found_in_names_and_strings_and_not_in_docstrings():
     assert len(mentions(ast.parse('"""judge"""\nplayers.judge = shelf.get("image-judge")'), "judge")) == 2
+
+
+# -------------------------------------------------------------------------------------------------------- cycles
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Module → the modules that it imports anywhere, for the type checker and inside functions too."""
+    graph: dict[str, set[str]] = {name: set() for name in sources}
+    for name, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                targets = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                targets = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for target in targets:
+                known = target if target in sources else target.rpartition(".")[0]
+                graph[name] |= {known} & (sources.keys() - {name})
+    return graph
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle: what is left when those without imports or importers are taken away one by one."""
+    left = {name: set(targets) for name, targets in graph.items()}
+    while ends := [n for n in left if not left[n] & left.keys() or not any(n in left[other] for other in left)]:
+        for name in ends:
+            left.pop(name)
+    return sorted(left)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """The package itself offers the names of modules that import it, and is left out."""
+    sources = {module_name(path): path.read_text(encoding="utf-8") for path in MODULES if "training" not in path.parts}
+    del sources["captioners"]
+    assert cycle(import_graph(sources)) == []
+
+
+def test_a_circle_is_found_even_where_only_the_type_checker_sees_it():
+    one = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from captioners.b import B"
+    assert cycle(import_graph({"captioners.a": one, "captioners.b": "def f():\n    from captioners import a"})) == [
+        "captioners.a",
+        "captioners.b",
+    ]
+    assert cycle(import_graph({"captioners.a": one, "captioners.b": "import os"})) == []
 
 
 # ------------------------------------------------------------------------------------------------------ laziness

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from huggingface_hub import SpaceHardware
 
+import captioners
 from captioners import registry
 from captioners.cli import build_parser, grid, settings_for
 from captioners.profiles.hub.roles import ROLES, choose
@@ -24,9 +25,19 @@ FRONT_MATTER = yaml.safe_load(README.split("---\n")[1])
 CI = (ROOT / ".ci/run").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TOP_LEVEL = {"app.py", "captioners", "assets", "tests", "requirements.txt", "README.md", "Dockerfile"}
-AROUND = {".ci", ".dockerignore", ".gitattributes", ".gitignore", "LICENSE", "NOTICE", "pyproject.toml"}
+AROUND = {
+    ".ci",
+    ".github",
+    ".pre-commit-config.yaml",
+    ".dockerignore",
+    ".gitattributes",
+    ".gitignore",
+    "LICENSE",
+    "NOTICE",
+    "pyproject.toml",
+}
 # named by whoever asked for this project: they stay, imported yet or not
-OPTIONAL = {"ray", "spaces"}  # used where it is there: ray by who asks for it, spaces by the host
+OPTIONAL = {"ray", "spaces", "sqlalchemy"}  # used where it is there: ray and sqlalchemy by who asks for them, spaces by the host
 GIVEN = {"gradio", "torch", "transformers", "open-clip-torch", "torchaudio", "plotly", "pillow"}
 
 
@@ -166,7 +177,7 @@ def test_ci_runs_the_readmes_test_command():
     lines = CI.splitlines()
     assert "set -euo pipefail" in lines
     assert [line for line in lines if line in command.split(" && ")] == command.split(" && ")
-    assert {"ruff check .", "ruff format --check ."} <= set(lines)
+    assert {"ruff check .", "ruff format --check .", "mypy"} <= set(lines)
     assert (ROOT / ".ci/run").stat().st_mode & 0o100
 
 
@@ -242,3 +253,27 @@ def test_nothing_names_a_path_of_one_machine():
             text = path.read_bytes().decode("utf-8", "ignore")
             found += [f"{name}: {match[0]}" for match in places.finditer(text)]
     assert found == []
+
+
+# -------------------------------------------------------------------------------------------------------- on-ramp
+
+
+def test_the_workflow_runs_what_runs_here():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["check"]["steps"]
+    assert ".ci/run" in [step.get("run") for step in steps]
+    (python,) = [step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {})]
+    assert python == FRONT_MATTER["python_version"]
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_what_the_guides_name_is_there(name):
+    text = (ROOT / ".github" / name).read_text(encoding="utf-8")
+    named = {path for path in re.findall(r"`((?:captioners|tests)/[\w./]*)`", text) if "METHOD" not in path}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+    assert named or name == "ARCHITECTURE.md"
+
+
+def test_the_changelog_tells_of_this_version():
+    changes = (ROOT / ".github/CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {captioners.__version__}\n" in changes

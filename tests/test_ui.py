@@ -1,4 +1,4 @@
-"""What surrounds the cards: settings, links and downloads, votes, and what the page says about itself."""
+"""What surrounds the cards: settings, links and downloads, and what the page says about itself."""
 
 import dataclasses
 import json
@@ -15,7 +15,6 @@ from captioners.ui import examples, knobs, share
 from captioners.ui.about import about_html
 from captioners.ui.batch import batch_csv
 from captioners.ui.sweep import sweep_csv, sweep_json
-from captioners.ui.vote import judged, tally_html, unmasked
 
 # ------------------------------------------------------------------------------------------------------------ settings
 
@@ -110,21 +109,7 @@ def test_a_run_leaves_as_json_and_as_one_file(picture):
     assert 'src="http' not in page
 
 
-# ------------------------------------------------------------------------------------------------------ vote and about
-
-
-def test_a_vote_is_unmasked_and_set_beside_the_judges():
-    verdict = judged(result(clip=1.2), result(clip=1.0))
-    assert verdict == {"specific": "guided", "fluent": "neither"}
-    assert [unmasked(a, "B") for a in ("A", "B", "no difference")] == ["unguided", "guided", "neither"]
-    votes = [
-        {"method": "one", "specific": s, "fluent": "guided", "judge_specific": "guided", "judge_fluent": "neither"}
-        for s in ("guided", "neither")
-    ]
-    html = tally_html(votes)
-    assert "1 / 2" in html
-    assert "1 of 2" in html
-    assert "0 of 2" in html
+# ----------------------------------------------------------------------------------------------------------- about
 
 
 def test_about_tells_of_every_shipped_method_how_it_works_where_it_fails_and_what_to_cite():

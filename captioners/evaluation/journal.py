@@ -37,8 +37,7 @@ class Journal:
             if any(before.weights.get(part, digest) != digest for before in self.results):
                 raise CaptionLabError(f"The weights of {part} have changed since this run began: remove {self.path} and start again.")
         self.results.append(result)
-        if self.path:
-            self._append(to_json(result))
+        self._append(to_json(result))
 
     def remove(self) -> None:
         """The report is written: nothing needs to be resumed."""
@@ -46,6 +45,8 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
     def _append(self, line: dict[str, Any]) -> None:
+        if self.path is None:
+            return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             file.flush()

@@ -57,8 +57,9 @@ class OnRay:
             raise CaptionLabError("Ray is not installed: run `pip install ray`, or leave --engine ray out.") from None
         if workers is not None and workers < 1:
             raise CaptionLabError(f"--workers {workers} is not possible: give a whole number from 1.")
-        models, features, *checkpoints = (path and str(Path(path).absolute()) for path in (models, features, *checkpoints))
-        self.ray, self.recipe, self.workers = ray, (name, device, models, tuple(checkpoints), features), workers
+        models, features = (path and str(Path(path).absolute()) for path in (models, features))
+        own = tuple(str(Path(path).absolute()) for path in checkpoints)
+        self.ray, self.recipe, self.workers = ray, (name, device, models, own, features), workers
         self.pids: list[int] = []  # of the workers as they were started
 
     def results(self, lab: Lab, plan: Plan, batches: Batches) -> Iterator[BatchResult]:

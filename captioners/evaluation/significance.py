@@ -65,7 +65,7 @@ def read_run(name: str) -> RunReport:
     """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second."""
     path, _, which = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
     try:
-        runs = from_json(list[RunReport], json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
+        runs: list[RunReport] = from_json(list[RunReport], json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
     except OSError:
         raise CaptionLabError(f"{path} cannot be read: give a file that `evaluate --json` wrote.") from None
     except (ValueError, KeyError, TypeError):
@@ -129,8 +129,8 @@ def sign_flip(values: np.ndarray, seed: int = 0, flips: int = FLIPS) -> float:
         return 1.0
     observed = abs(values.sum()) * (1 - 1e-12) - 1e-15  # rounding must not separate equal sums
     if 2 ** len(values) <= flips:
-        signs = 1 - 2 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
-        return float((abs(signs @ values) >= observed).mean())
+        every = 1 - 2 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
+        return float((abs(every @ values) >= observed).mean())
     rng, extreme = np.random.default_rng(seed), 0
     for _ in range(10):  # in tenths: a thousand items would need 80 MB at once
         signs = rng.integers(0, 2, (flips // 10, len(values)), dtype=np.int8) * 2.0 - 1
@@ -143,7 +143,8 @@ def signed_ranks(difference: np.ndarray) -> np.ndarray:
     difference = difference[difference != 0]
     _, place, counts = np.unique(abs(difference), return_inverse=True, return_counts=True)
     last = counts.cumsum()
-    return np.sign(difference) * (last - (counts - 1) / 2)[place]
+    ranks: np.ndarray = np.sign(difference) * (last - (counts - 1) / 2)[place]
+    return ranks
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -15,8 +15,9 @@ import numpy as np
 from captioners.evaluation.dataset import Item
 from captioners.lab import Lab
 from captioners.media import load_media
+from captioners.metrics.base import Gains
 from captioners.metrics.matching import embed_media
-from captioners.metrics.word_classes import Gains, gains_by_class
+from captioners.metrics.word_classes import gains_by_class
 from captioners.types import CaptionLabError, Media, Result, Settings
 
 

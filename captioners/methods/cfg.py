@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from captioners import guidance
 from captioners.captioner import Captioner
 from captioners.contract import CaptionerModels
-from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, number, text
+from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number, text
 from captioners.decoding import (
     SAMPLING_TEMPERATURE,
     TraceColumns,
@@ -28,6 +29,7 @@ from captioners.decoding import (
     stack_by_modality,
     step_tokens,
 )
+from captioners.methods.beam_search import BeamSearch
 from captioners.methods.language_guides import LanguageGuide, language_guide
 from captioners.nets.transformer import KeysValues
 from captioners.registry import register
@@ -35,19 +37,29 @@ from captioners.run_record import RunRecord, current_run
 from captioners.types import Explanation, Media, Modality, Settings, Spec, Step
 
 COMPACT_AT = 7 / 8  # of the batch: when this share or less of its captions is unfinished, the finished ones leave it
+LEAST_FORCED = -1e4  # log-probability in a search of a forced token that could not be said: the search must go on
 
 CONTROLS = (
     GUIDANCE_SCALE,
     LM_WEIGHT,
     NUM_CANDIDATES.but(
-        help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
+        help="How many captions are finished and ranked; those of a beam search are its best, "
+        f"and beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
     ),
     number("alpha", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True),
     number(
         "beta", "Exponent β", "Weight of the unconditional log-probability, taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True
     ),
     text("lm_prompt", "LM prompt", "Captions that the language model reads first, separated by |; the last that fit count."),
-    TEMPERATURE,
+    choice(
+        "decoding",
+        "Decoding",
+        "greedy takes the best word at every step, sample draws it, beam keeps the num_beams best beginnings and finishes "
+        "the best of them; auto is sample where the temperature is above 0, else greedy.",
+        ("auto", "greedy", "sample", "beam"),
+    ),
+    TEMPERATURE.but(help=f"How freely words are drawn; 0 takes the best one in auto, and is {SAMPLING_TEMPERATURE} in sample."),
+    number("num_beams", "Beams", "How many beginnings beam search keeps, at least as many as candidates; 1 is greedy.", 5, 1, 16, 1),
     number("no_repeat", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
     MAX_TOKENS,
     SEED,
@@ -82,6 +94,7 @@ class SampledCaption:
     forced: dict[int, int]
     source: torch.Generator
     ids: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # its row in the trace at each position
     logprob: float = 0.0
     done: bool = False
 
@@ -89,6 +102,10 @@ class SampledCaption:
     def max_tokens(self) -> int:
         """The most tokens that it may have."""
         return int(self.settings["max_tokens"])
+
+    def copy(self) -> SampledCaption:
+        """Another caption that begins with the same tokens."""
+        return replace(self, ids=[*self.ids], places=[*self.places])
 
 
 @register
@@ -111,66 +128,84 @@ class ClassifierFree(Captioner):
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, trace, traced = current_run(), TraceColumns(self.models.tokenizer), any(s.traced for s in settings)
-        captions = [c for item, (m, s) in enumerate(zip(media, settings, strict=True)) for c in self._candidates(item, m, s)]
-        first = [next(i for i, c in enumerate(captions) if c.item == item) for item in range(len(media))]
+        captions = [self._candidates(item, m, s) for item, (m, s) in enumerate(zip(media, settings, strict=True))]
+        searches = {item: self._search(own) for item, own in enumerate(captions) if settings[item]["decoding"] == "beam"}
+        rows = [caption for own in captions for caption in own]  # the batch: captions that have ended may leave it
         # the input's features, once per input
         with record.stage("encode"):
             grids = [f.grid for f in self.models.encode(media)]
         # both branches in one batch, and the language model behind its prompts
         with record.stage("decode"):
-            branches = Branches(self.models, captions, grids, [m.kind for m in media], record)
-            guide = self._language_guide(captions, media, record)
-        rows = list(range(len(captions)))  # the captions in the batch: those that have ended may leave it
-        for position in range(max(c.max_tokens for c in captions)):
+            branches = Branches(self.models, rows, grids, [m.kind for m in media], record)
+            guide = self._language_guide(rows, media, record)
+        for position in range(max(c.max_tokens for c in rows)):
             with record.stage("decode"):
-                batch = [captions[i] for i in rows]
                 # c, u and lm of the next token, and the guided distribution from them
                 distributions = branches.next()
-                distributions |= guide.next(partial(self._scores, batch, distributions, position))
-                distributions["guided"] = guidance.normalise(self._scores(batch, distributions, position))
-                # one token for every caption: the best one, a drawn one, or the one that is forced
-                tokens = self._choose(batch, distributions["guided"].clone(), position)
+                distributions |= guide.next(partial(self._scores, rows, distributions, position))
+                distributions["guided"] = guidance.normalise(self._scores(rows, distributions, position))
+                # one token for every caption: the best one, a drawn one, or the one that is forced; beams choose together
+                tokens = self._choose(rows, distributions["guided"].clone(), position)
+                grown, parents = rows, list(range(len(rows)))
+                if searches:
+                    grown, parents, tokens = self._choose_beams(searches, rows, distributions["guided"], tokens, position)
+                    distributions = {name: logp[parents] for name, logp in distributions.items()}
                 if traced:
-                    trace.add(tokens, distributions, rows)
-                self._extend(batch, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
-            # finished captions leave the batch once they are enough to be worth the copying
-            unfinished = [place for place, caption in enumerate(batch) if not caption.done]
+                    trace.add(tokens, distributions)
+                self._extend(grown, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
+                captions = [searches[i].best(settings[i]["num_candidates"]) if i in searches else c for i, c in enumerate(captions)]
+            rows = grown[: len(rows)]
+            # finished captions leave the batch once they are enough to be worth the copying, or when beams change places
+            unfinished = [place for place, caption in enumerate(rows) if not caption.done]
             if not unfinished:
                 break
-            if len(unfinished) <= COMPACT_AT * len(batch):
-                branches.keep(unfinished)
-                guide.keep(unfinished)
-                rows, tokens = [rows[place] for place in unfinished], tokens[unfinished]
+            same = parents[: len(rows)] == list(range(len(rows)))
+            if not same or len(unfinished) <= COMPACT_AT * len(rows):
+                kept = [parents[place] for place in unfinished]
+                branches.keep(kept)
+                guide.keep(kept)
+                rows = [rows[place] for place in unfinished]
+            else:
+                unfinished = list(range(len(rows)))
             # the chosen tokens enter both caches
-            branches.append(tokens)
-            guide.append(tokens)
-            yield [self._step(captions, row, trace) for row in first] if live else []
-        # rows that decoded without a second branch get its column for their plot
+            branches.append(tokens[unfinished])
+            guide.append(tokens[unfinished])
+            yield [self._step(own, settings[item], trace) for item, own in enumerate(captions)] if live else []
+        # captions that were decoded without a second branch get its column for their plot
         if traced:
             with record.stage("trace"):
-                branches.fill_unconditional(trace, [i for i, c in enumerate(captions) if c.beta == 0])
-        yield [self._finish(item, media[item], settings[item], captions, trace) for item in range(len(media))]
+                branches.fill_unconditional(trace, [c for own in captions for c in own if c.beta == 0])
+        yield [self._finish(media[item], settings[item], own, trace) for item, own in enumerate(captions)]
 
     # ------------------------------------------------------------------------------------------------- one caption
 
     def _candidates(self, item: int, media: Media, settings: Settings) -> list[SampledCaption]:
-        """The candidates of one input: the first at the temperature that is set, the others drawn."""
+        """The captions of one input: its beams, or its candidates, the first one greedy or drawn and the others drawn."""
         scale = settings["guidance_scale"]
         alpha = scale if settings["alpha"] is None else settings["alpha"]
         beta = scale - 1 if settings["beta"] is None else settings["beta"]
         forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
+        decoding = settings["decoding"]
+        warm = 0.0 if decoding in ("greedy", "beam") else settings["temperature"]  # of the first one
+        if decoding == "sample":
+            warm = warm or SAMPLING_TEMPERATURE
+        count = settings["num_candidates"]
         return [
             SampledCaption(
                 item=item,
                 settings=settings,
                 alpha=alpha,
                 beta=beta,
-                temperature=settings["temperature"] or (SAMPLING_TEMPERATURE if candidate else 0.0),
+                temperature=warm or (SAMPLING_TEMPERATURE if candidate else 0.0),
                 forced=forced,
                 source=generator(settings["seed"], media, candidate),
             )
-            for candidate in range(settings["num_candidates"])
+            for candidate in range(max(count, settings["num_beams"]) if decoding == "beam" else count)
         ]
+
+    def _search(self, beams: list[SampledCaption]) -> BeamSearch[SampledCaption]:
+        """A search over one input's captions; `_extend` writes the tokens into those that it makes."""
+        return BeamSearch(beams, lambda caption, token: caption.copy(), self.models.tokenizer.eos, beams[0].max_tokens)
 
     def _language_guide(self, captions: list[SampledCaption], media: Sequence[Media], record: RunRecord) -> LanguageGuide:
         return language_guide(
@@ -205,11 +240,41 @@ class ClassifierFree(Captioner):
                 tokens[i] = caption.forced[position]
         return tokens
 
+    def _choose_beams(
+        self,
+        searches: dict[int, BeamSearch[SampledCaption]],
+        rows: list[SampledCaption],
+        guided: Tensor,
+        tokens: Tensor,
+        position: int,
+    ) -> tuple[list[SampledCaption], list[int], Tensor]:
+        """One step of every search: the rows after it and behind them the captions that it ends, with their parents and tokens.
+
+        guided (rows, vocab), tokens (rows,): those of rows without a search stay as they are.
+        """
+        grown, parents, ended = [*rows], list(range(len(rows))), []
+        for item, search in searches.items():
+            places = [place for place, caption in enumerate(rows) if caption.item == item and not search.done]
+            if not places:
+                continue
+            logp = guided[places]
+            if (forced := search.beams[0].forced.get(position)) is not None:
+                only = logp[:, forced].clamp(min=LEAST_FORCED)
+                logp = torch.full_like(logp, -math.inf).index_copy(1, torch.tensor([forced], device=logp.device), only[:, None])
+            came, chosen = search.step(logp)
+            for place, beam, token, caption in zip(places, came, chosen, search.beams, strict=True):
+                grown[place], parents[place], tokens[place] = caption, places[beam], token
+                caption.done = search.done
+            ended += [(places[beam], token, caption) for beam, token, caption in search.ended]
+        new = torch.tensor([token for _, token, _ in ended], dtype=torch.long, device=tokens.device)
+        return grown + [c for _, _, c in ended], parents + [p for p, _, _ in ended], torch.cat([tokens, new])
+
     def _extend(self, captions: list[SampledCaption], tokens: list[int], logprobs: list[float]) -> None:
-        for caption, token, logprob in zip(captions, tokens, logprobs, strict=True):
+        for place, (caption, token, logprob) in enumerate(zip(captions, tokens, logprobs, strict=True)):
             if not caption.done:
                 caption.logprob += logprob
                 caption.ids.append(token)
+                caption.places.append(place)
                 caption.done = token == self.models.tokenizer.eos or len(caption.ids) == caption.max_tokens
 
     def _text(self, caption: SampledCaption) -> str:
@@ -217,20 +282,19 @@ class ClassifierFree(Captioner):
 
     # ---------------------------------------------------------------------------------------------- steps, results
 
-    def _step(self, captions: list[SampledCaption], index: int, trace: TraceColumns) -> Step:
-        caption = captions[index]
-        entries = trace.row(index, len(caption.ids))
-        others = [self._text(c) for c in captions if c.item == caption.item and c is not caption]
-        return Step(len(caption.ids), caption.max_tokens, step_tokens(entries), entries, others)
+    def _step(self, captions: list[SampledCaption], settings: Settings, trace: TraceColumns) -> Step:
+        first, *others = captions
+        entries = trace.row(first.places)
+        tokens = step_tokens(entries, "draft" if settings["decoding"] == "beam" else "final")
+        return Step(len(first.ids), first.max_tokens, tokens, entries, [self._text(c) for c in others])
 
-    def _finish(self, item: int, media: Media, settings: Settings, captions: list[SampledCaption], trace: TraceColumns) -> Step:
-        own = [i for i, c in enumerate(captions) if c.item == item]
+    def _finish(self, media: Media, settings: Settings, captions: list[SampledCaption], trace: TraceColumns) -> Step:
         return self.finish(
             media,
             settings,
-            [self._text(captions[i]) for i in own],
-            logprobs=[captions[i].logprob for i in own],
-            trace_of=lambda best: trace.row(own[best], len(captions[own[best]].ids)),
+            [self._text(c) for c in captions],
+            logprobs=[c.logprob for c in captions],
+            trace_of=lambda best: trace.row(captions[best].places),
         )
 
 
@@ -250,13 +314,11 @@ class Branches:
         # the rows that have a second, unconditional branch
         self.second = torch.tensor([i for i, c in enumerate(captions) if c.beta != 0], dtype=torch.long, device=self.device)
         order, stacked = stack_by_modality(grids, kinds)
-        condition = self.decoder.condition(stacked, order.to(self.device))
+        self.inputs = self.decoder.condition(stacked, order.to(self.device))
+        self.start = torch.tensor([models.start_token(kind) for kind in kinds], device=self.device)  # of each input
         items = torch.tensor([c.item for c in captions], device=self.device)
-        self.all = condition[items]
-        self.condition = self.all.joined(condition[items[self.second]].removed())
-        start = torch.tensor([models.start_token(kind) for kind in kinds], device=self.device)
-        self.start = start[items]
-        self.ids = torch.cat([self.start, self.start[self.second]])[:, None]
+        self.condition = self.inputs[items].joined(self.inputs[items[self.second]].removed())
+        self.ids = torch.cat([self.start[items], self.start[items[self.second]]])[:, None]
         self.past: list[KeysValues] | None = None
 
     def next(self) -> dict[str, Tensor]:
@@ -274,21 +336,22 @@ class Branches:
         self.ids = torch.cat([tokens, tokens[self.second]])[:, None]
 
     def keep(self, places: list[int]) -> None:
-        """Only the rows at these places go on, in both branches."""
-        new_place = {place: i for i, place in enumerate(places)}
-        second = [(self.count + i, new_place[row]) for i, row in enumerate(self.second.tolist()) if row in new_place]
+        """The rows at these places go on, in this order and in both branches; a place that is named twice goes on as two rows."""
+        branch = {row: self.count + i for i, row in enumerate(self.second.tolist())}
+        second = [(branch[place], new) for new, place in enumerate(places) if place in branch]
         source = torch.tensor(places + [i for i, _ in second], device=self.device)
         self.past = [(k[source], v[source]) for k, v in self.past or []]
         self.condition = self.condition[source]
-        self.second = torch.tensor([row for _, row in second], dtype=torch.long, device=self.device)
+        self.second = torch.tensor([new for _, new in second], dtype=torch.long, device=self.device)
         self.count = len(places)
 
-    def fill_unconditional(self, trace: TraceColumns, rows: list[int]) -> None:
-        """One teacher-forced pass over finished captions gives the rows without a second branch their missing column."""
-        if not rows:
+    def fill_unconditional(self, trace: TraceColumns, captions: list[SampledCaption]) -> None:
+        """One teacher-forced pass over finished captions without a second branch gives them their missing column."""
+        if not captions:
             return
-        index = torch.tensor(rows, device=self.device)
-        ids = torch.cat([self.start[index, None], trace.tokens(rows)[:, :-1]], 1)
-        logp = self.decoder(ids, self.all[index].removed())[0].log_softmax(-1)
+        items = torch.tensor([c.item for c in captions], device=self.device)
+        said = pad_sequence([torch.tensor(c.ids[:-1], dtype=torch.long) for c in captions], batch_first=True)
+        ids = torch.cat([self.start[items, None], said.to(self.device)], 1)
+        logp = self.decoder(ids, self.inputs[items].removed())[0].log_softmax(-1)
         self.record.call("decoder")
-        trace.fill("uncond", rows, logp)
+        trace.fill("uncond", [c.places for c in captions], logp)

@@ -273,7 +273,7 @@ class ClassifierGuided(Captioner):
 
     def _trace(self, captions: list[SteeredCaption], index: int, trace: TraceColumns) -> list[TokenTrace]:
         caption = captions[index]
-        entries = trace.row(index, len(caption.ids))
+        entries = trace.row([index] * len(caption.ids))
         along = zip(entries, caption.classifier, caption.steps, strict=True)
         return [replace(entry, classifier=classifier, steps=steps) for entry, classifier, steps in along]
 

@@ -61,6 +61,7 @@ class ContinuationScorer:
         self.pending = [""] * len(self.index)  # the text since the last word boundary
         ids, self.mask = left_padded([self._prompt(p, max_tokens) for p in prompts], self.tokenizer.pad, self.device)
         self.past: list[KeysValues] | None = None
+        self.logp: Tensor  # (asking rows, LM vocabulary) of what follows the last boundary
         self._read(ids)
 
     def _prompt(self, prompt: str, max_tokens: int) -> list[int]:
@@ -102,10 +103,10 @@ class ContinuationScorer:
             self.logp = torch.where(present[:, -1:], self.logp, before)  # rows without a new word stand where they stood
 
     def keep(self, places: list[int]) -> None:
-        """Only the rows at these places go on."""
-        new_place = {place: i for i, place in enumerate(places)}
-        kept = [i for i, row in enumerate(self.index) if row in new_place]
-        self.index, self.rows = [new_place[self.index[i]] for i in kept], len(places)
+        """The rows at these places go on, in this order; a place that is named twice goes on as two rows."""
+        asking = {row: i for i, row in enumerate(self.index)}
+        kept = [asking[place] for place in places if place in asking]
+        self.index, self.rows = [new for new, place in enumerate(places) if place in asking], len(places)
         self.before, self.pending = [self.before[i] for i in kept], [self.pending[i] for i in kept]
         self.mask, self.logp = self.mask[kept], self.logp[kept]
         self.past = [(k[kept], v[kept]) for k, v in self.past or []]
@@ -123,7 +124,7 @@ class ContinuationScorer:
         """Move the cache on by some tokens of every row."""
         logits, self.past = self.lm(ids, self.past, self.mask)
         self.record.call("language model")
-        self.logp = logits[:, -1].log_softmax(-1)  # (rows, LM vocabulary) of what follows the last boundary
+        self.logp = logits[:, -1].log_softmax(-1)
 
     def _score(self, texts: list[list[str]]) -> Tensor:
         """(rows, candidates): log-probability of each text as what follows."""

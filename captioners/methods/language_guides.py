@@ -33,7 +33,7 @@ class LanguageGuide(Protocol):
         ...
 
     def keep(self, places: list[int]) -> None:
-        """Only the rows at these places go on."""
+        """The rows at these places go on, in this order; a place that is named twice goes on as two rows."""
         ...
 
 
@@ -113,9 +113,9 @@ class PromptedLanguageModel:
             self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], 1)
 
     def keep(self, places: list[int]) -> None:
-        """Only the rows at these places go on."""
-        new_place = {place: i for i, place in enumerate(places)}
-        kept = [(i, new_place[row]) for i, row in enumerate(self.index.tolist()) if row in new_place]
+        """The rows at these places go on, in this order; a place that is named twice goes on as two rows."""
+        asking = {row: i for i, row in enumerate(self.index.tolist())}
+        kept = [(asking[place], new) for new, place in enumerate(places) if place in asking]
         self.index = torch.tensor([row for _, row in kept], dtype=torch.long, device=self.device)
         self.rows = len(places)
         if kept:

@@ -17,8 +17,8 @@ from captioners.metrics.bootstrap import Resampler
 
 if TYPE_CHECKING:
     from captioners.contract import FluencyJudge, Matcher, YesNoClassifier
-    from captioners.metrics.word_classes import Gains
 
+Gains = dict[str, tuple[float, int]]  # class of words → log p(word|input) − log p(word) summed over its words, how many
 Need = Literal["references", "media", "fluency", "categories", "audibility", "candidates", "gains"]
 MODULES = ("matching", "naming", "ngram", "diversity", "fluency", "audibility", "word_classes")  # in the order in which results are listed
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from captioners.metrics.base import MetricResult, Rows, metric
+from captioners.metrics.base import Gains, MetricResult, Rows, metric
 from captioners.types import TokenTrace
 
 CLOSED_CLASSES = """a an the this that these those some any each every all both another other its his her their our my your
@@ -19,7 +19,6 @@ CLOSED_CLASSES = """a an the this that these those some any each every all both 
     behind before after during near off out up down against toward towards beside next inside outside about
     is are was were be been being am has have had do does did can could will would may might must shall should not no"""
 FUNCTION_WORDS = frozenset(CLOSED_CLASSES.split())
-Gains = dict[str, tuple[float, int]]  # class → sum over its words, how many
 
 
 def word_gains(trace: Sequence[TokenTrace]) -> list[tuple[str, float]]:

@@ -6,13 +6,15 @@ and a model of fewer layers moves each of them further. So a step size means the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from captioners.nets.padding import left_padded
 from captioners.nets.transformer import KeysValues
+
+LanguageModelCall = Callable[..., tuple[Tensor, list[KeysValues]]]  # (ids, past, mask) → logits and the cache
 
 NORM_POWER = 0.9  # ZeroCap divides the gradient by its norm to this power
 LAYERS = 24  # of GPT-2 medium, ZeroCap's: a step size is stated for a model of so many
@@ -22,7 +24,7 @@ RETRY_SCALE = 1 / 3  # of a step's size, after one that was taken back
 class ContextCache:
     """The untouched cache of some rows. It holds everything but the last token."""
 
-    def __init__(self, lm: nn.Module, starts: Sequence[Sequence[int]], pad: int, device: str | torch.device):
+    def __init__(self, lm: LanguageModelCall, starts: Sequence[Sequence[int]], pad: int, device: str | torch.device):
         """`starts`: each row's tokens so far, at least two, so that there is something to move."""
         ids, self.mask = left_padded(starts, pad, device)
         self.lm = lm
@@ -48,7 +50,7 @@ class ContextCache:
 class MovingCache:
     """Keys and values plus a difference that follows the gradient of a loss. A step that raises the loss is taken back and shortened."""
 
-    def __init__(self, lm: nn.Module, last: Tensor, mask: Tensor, kept: list[KeysValues], sizes: Tensor):
+    def __init__(self, lm: LanguageModelCall, last: Tensor, mask: Tensor, kept: list[KeysValues], sizes: Tensor):
         self.lm, self.last, self.mask, self.kept = lm, last, mask, kept
         there = mask[:, None, :-1, None].to(kept[0][0].dtype)  # (b, 1, t, 1): padding has no length
         count = there.sum((1, 2, 3)) * kept[0][0].shape[1]

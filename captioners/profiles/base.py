@@ -73,11 +73,14 @@ def load_profile(name: str = "embedded", device: str = "auto", models: str | Non
         raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
     keep_freed_memory()
     module = import_module(f"captioners.profiles.{name}")
+    profile: Profile
     if name == "hub":
-        return module.profile(pick_device(device), models, tuple(checkpoints))
-    if models:
+        profile = module.profile(pick_device(device), models, tuple(checkpoints))
+    elif models:
         raise ProfileError("The embedded profile has its models in assets/: give --models with `--profile hub`.")
-    return module.profile(pick_device(device), tuple(checkpoints))
+    else:
+        profile = module.profile(pick_device(device), tuple(checkpoints))
+    return profile
 
 
 def pick_device(name: str = "auto") -> str:

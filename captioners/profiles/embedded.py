@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer
@@ -27,6 +27,9 @@ from captioners.run_record import record_weights
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
 
+Net = TypeVar("Net", bound=nn.Module)
+Row = TypeVar("Row")
+
 CHUNK = 64  # pictures whose pixels are held at once
 REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
 
@@ -36,11 +39,11 @@ class Shelf:
 
     def __init__(self, device: str, *folders: Path):
         self.device, self.folders = device, folders or (WEIGHTS,)  # the first that has a part is asked
-        self.modules: dict[str, nn.Module] = {}
+        self.modules: dict[str, Any] = {}
         self.configs: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
 
-    def get(self, part: str, build: Callable[[dict[str, Any]], nn.Module]) -> nn.Module:
+    def get(self, part: str, build: Callable[[dict[str, Any]], Net]) -> Net:
         """The part's module, in evaluation mode and without gradients."""
         with self.lock:
             if part not in self.modules:
@@ -49,7 +52,8 @@ class Shelf:
                 module = load_into(build(dict(self.configs[part])), path)
                 self.modules[part] = module.eval().requires_grad_(False).to(self.device)
             record_weights(part, self.hash(part))
-            return self.modules[part]
+            loaded: Net = self.modules[part]
+            return loaded
 
     def hash(self, part: str) -> str:
         """A short name for the part's weights."""
@@ -129,7 +133,7 @@ def _matcher_net(config: dict[str, Any]) -> MatcherNet:
     return MatcherNet(MatcherConfig(**config))
 
 
-def _chunks(rows: list, size: int) -> list[list]:
+def _chunks(rows: list[Row], size: int) -> list[list[Row]]:
     return [rows[i : i + size] for i in range(0, len(rows), size)]
 
 
@@ -140,7 +144,7 @@ class EmbeddedFluency:
         self.net: RecurrentLM = shelf.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
         self.name = f"fluency-judge {shelf.hash('fluency-judge')} (embedded)"
         measured = read_metrics(find_part("fluency-judge", *shelf.folders))
-        self.human = {"image": measured["perplexity_pictures"], "audio": measured["perplexity_sounds"]}
+        self.human: dict[Modality, float] = {"image": measured["perplexity_pictures"], "audio": measured["perplexity_sounds"]}
         self.device, self.tokenizer = shelf.device, tokenizer
 
     @torch.no_grad()

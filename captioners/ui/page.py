@@ -10,13 +10,14 @@ import gradio as gr
 from captioners import registry
 from captioners.media import MAX_BYTES
 from captioners.resources import ASSETS, EXAMPLES
+from captioners.study.store import Store
 from captioners.ui.about import about_html
 from captioners.ui.api import add_endpoints
 from captioners.ui.batch import Batch
 from captioners.ui.compare import Compare
 from captioners.ui.studio import Studio
 from captioners.ui.sweep import Sweep
-from captioners.ui.vote import BlindVote
+from captioners.ui.vote import VotingPanel, examples_study
 
 LOOKED_AT = 2.0  # seconds between two looks at what is being loaded
 WAITING = 64  # visitors in the queue before new ones are sent away
@@ -26,9 +27,10 @@ ABOUT = {
 }
 
 
-def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr.Blocks:
-    """The page for what the registry has."""
+def build(studio: Studio, profile: str = "embedded", device: str = "auto", store: Store | None = None) -> gr.Blocks:
+    """The page for what the registry has. Votes go to the store; without one they end with the process."""
     specs = registry.available()
+    voted = examples_study(studio, store or Store(), profile)
     with gr.Blocks(title="Caption Lab", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(
             '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
@@ -44,7 +46,6 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
                 show_progress="hidden",
                 concurrency_limit=None,
             )
-        votes = gr.BrowserState([], storage_key="caption-lab-votes", secret="caption-lab")
         with gr.Tabs(elem_classes="cl-tabs"):
             with gr.Tab("Compare"):
                 compare = Compare(studio, specs, page)
@@ -53,7 +54,7 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto") -> gr
             with gr.Tab("Batch"):
                 Batch(studio, specs)
             with gr.Tab("Blind vote") as voting:
-                BlindVote(studio, specs, votes, voting)
+                VotingPanel(voted, page, reveals=True, tab=voting)
             with gr.Tab("About"):
                 gr.HTML(about_html(specs, profile))
         add_endpoints(studio, specs)

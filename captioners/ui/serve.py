@@ -17,10 +17,13 @@ if gpu_is_lent():
     import spaces  # noqa: F401  before torch, whose CUDA it stands in for
 
 from captioners.lab import Lab
-from captioners.profiles.base import PROFILES, ProfileError, pick_device
+from captioners.profiles.base import PROFILES, pick_device
+from captioners.study.store import Store
+from captioners.types import CaptionLabError
 from captioners.ui import examples
 from captioners.ui.page import build, launch_options
 from captioners.ui.studio import Studio
+from captioners.ui.study_page import STUDY_OPTIONS, build_study, links, prepare_study, user_store
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -32,21 +35,31 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="0.0.0.0 lets other machines in")
     parser.add_argument("--port", type=int, default=None, help="default: the first free one from 7860")
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
+    parser.add_argument("--study", metavar="FOLDER", help="serve a blind study of these pictures or sounds instead")
+    parser.add_argument("--questions", metavar="FILE", help="a TOML file: what the study asks and compares")
+    parser.add_argument("--store", metavar="PATH|URL", default=told("STORE"), help="where votes are kept")
     args = parser.parse_args(argv)
+    if args.questions and not args.study:
+        parser.error("--questions belongs to a study: give --study FOLDER too.")
     try:
         device = pick_device(args.device)
         checkpoints = args.checkpoint or list(filter(None, told("CHECKPOINTS", "").split(os.pathsep)))
         open_lab = partial(Lab, args.profile, device, args.models, checkpoints)
         if args.profile not in PROFILES or args.models or checkpoints:  # a mistake in them is told at once, not on a card
             open_lab()
-    except ProfileError as error:
+        studio = Studio(open_lab)
+        study = prepare_study(args.study, args.questions, args.store, args.profile, studio) if args.study else None
+        store = study.store if study else Store(args.store) if args.store else user_store()
+    except CaptionLabError as error:
         parser.error(str(error))
-    studio = Studio(open_lab)
-    page = build(studio, args.profile, device)
+    page = build_study(study) if study else build(studio, args.profile, device, store)
     if studio.lent:  # what is on the GPU before the launch is there in every loan; nothing is computed without one
         studio.lab.load()
-    page.launch(server_name=args.host, server_port=args.port, prevent_thread_lock=True, **launch_options())
-    if not studio.lent:
+    options = launch_options() | (STUDY_OPTIONS if study else {})
+    page.launch(server_name=args.host, server_port=args.port, prevent_thread_lock=True, **options)
+    if study:
+        print(links(study, page.local_url))
+    elif not studio.lent:
         Thread(target=studio.warm_up, args=(examples.PICTURES[0],), daemon=True).start()
     page.block_thread()
 

@@ -33,20 +33,43 @@ def test_a_batch_has_a_row_for_every_file_and_is_downloaded(visit, tmp_path):
     assert "not a picture or a sound" in text
 
 
-def test_a_blind_vote_is_counted_and_kept_by_the_browser(visit):
+def test_a_blind_vote_is_counted_kept_and_forgotten(visit):
     page = visit()
     page.get_by_role("tab", name="Blind vote").click()
     page.click("#cl-next")
-    page.locator("#cl-vote:not([disabled])").wait_for()
-    assert "was guided" not in page.content()
+    page.locator("#cl-vote").wait_for()
+    assert " was typist" not in page.content()
+    page.click("#cl-vote")
+    page.get_by_text("Answer every question first").first.wait_for()
     page.locator("#cl-vote-specific").get_by_label("A", exact=True).check()
     page.locator("#cl-vote-fluent").get_by_label("no difference").check()
     page.click("#cl-vote")
-    page.get_by_text("was guided, by Typist").wait_for()
-    page.get_by_text("1 vote:").wait_for()
+    page.locator(".cl-revealed").wait_for()
+    assert "A was " in page.locator(".cl-revealed").inner_text()
+    page.get_by_text("The leaderboard opens after 10 votes: you have 1.").wait_for()
     page.reload()
     page.get_by_role("tab", name="Blind vote").click()
-    page.get_by_text("1 vote:").wait_for()
+    page.get_by_text("1 vote so far").wait_for()
+    page.get_by_text("Your data").click()
+    page.click("#cl-forget")
+    page.get_by_text("1 votes deleted").first.wait_for()
+    page.reload()
+    page.get_by_role("tab", name="Blind vote").click()
+    page.get_by_role("button", name="Begin").wait_for()
+
+
+def test_the_leaderboard_opens_after_ten_votes(visit):
+    page = visit()
+    page.get_by_role("tab", name="Blind vote").click()
+    for _ in range(10):
+        assert page.locator(".cl-leaderboard").count() == 0
+        page.click("#cl-next")
+        page.locator("#cl-vote").wait_for()
+        for question in ("specific", "fluent"):
+            page.locator(f"#cl-vote-{question}").get_by_label("A", exact=True).check()
+        page.click("#cl-vote")
+        page.locator(".cl-revealed").wait_for()
+    assert page.locator(".cl-leaderboard svg").count() >= 2
 
 
 def test_about_names_the_methods(visit):

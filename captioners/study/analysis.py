@@ -1,0 +1,153 @@
+"""What the votes of a study say: strengths, win rates, agreement between people, and agreement of people with the judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from captioners.study.bradley_terry import fit
+from captioners.study.intervals import RESAMPLES, two_way, wilson
+from captioners.study.store import ANSWERS, Study, Vote
+
+JUDGES = {"clipscore": 1, "perplexity": -1}  # judge → whether more or less of it is better
+
+
+def analyse(study: Study, votes: Sequence[Vote], resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Everything the report shows. Raters who failed half of their attention checks or more are left out."""
+    failed, passed = checks(votes)
+    excluded = {rater for rater, count in failed.items() if count >= passed[rater]}
+    kept = [v for v in votes if not v.is_check and v.rater not in excluded]
+    return {
+        "study": study.id,
+        "title": study.title,
+        "raters": len({v.rater for v in votes}),
+        "excluded": sorted(excluded),
+        "checks": {"passed": sum(passed.values()), "failed": sum(failed.values())},
+        "inputs": len({v.item for v in kept}),
+        "questions": [
+            {"id": q.id, "text": q.text, **about_question([v for v in kept if v.question == q.id], resamples)}
+            for q in study.design.questions
+        ],
+    }
+
+
+def checks(votes: Iterable[Vote]) -> tuple[Counter[int], Counter[int]]:
+    """How many answers to attention checks each rater got wrong, and right."""
+    failed, passed = Counter[int](), Counter[int]()
+    for vote in votes:
+        if vote.is_check:
+            (passed if vote.answer == "a" else failed)[vote.rater] += 1
+    return failed, passed
+
+
+def about_question(votes: Sequence[Vote], resamples: int = RESAMPLES) -> dict[str, Any]:
+    """The figures of one question."""
+    return {
+        "votes": len(votes),
+        "alpha": krippendorff((v.pair, v.answer) for v in votes),
+        "strengths": strengths(votes, resamples),
+        "wins": win_rates(votes),
+        "judges": judges(votes, resamples),
+    }
+
+
+def strengths(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+    """Bradley–Terry strengths with intervals over inputs and raters, the strongest first.
+
+    Systems that no chain of votes connects stand in different groups: only strengths of one group can be compared.
+    """
+    if not votes:
+        return []
+    names = sorted({v.system_a for v in votes} | {v.system_b for v in votes})
+    met = sorted({(names.index(v.system_a), names.index(v.system_b)) for v in votes})
+    column = np.array([3 * met.index((names.index(v.system_a), names.index(v.system_b))) + ANSWERS.index(v.answer) for v in votes])
+    cells = np.eye(3 * len(met))[column]
+
+    def fitted(sums: np.ndarray) -> np.ndarray:
+        return fit(sums.reshape(*sums.shape[:-1], len(met), 3), np.array(met), len(names))
+
+    values, reach = two_way(cells, *_owners(votes), fitted, resamples)
+    groups = connected(len(names), met)
+    rows = [
+        {"system": name, "strength": float(values[i]), **_reach(values[i], reach, i), "group": groups[i]} for i, name in enumerate(names)
+    ]
+    return sorted(rows, key=lambda row: (row["group"], -row["strength"]))
+
+
+def connected(systems: int, met: Iterable[tuple[int, int]]) -> list[int]:
+    """The number of the group that each system belongs to."""
+    group = list(range(systems))
+    for a, b in met:
+        group = [min(group[a], group[b]) if g in (group[a], group[b]) else g for g in group]
+    return [sorted(set(group)).index(g) for g in group]
+
+
+def win_rates(votes: Sequence[Vote]) -> list[dict[str, Any]]:
+    """Per comparison: how often each won, and a's share of the votes that preferred one, with Wilson's interval."""
+    counts = {(v.system_a, v.system_b): Counter[str]() for v in votes}
+    for vote in votes:
+        counts[vote.system_a, vote.system_b][vote.answer] += 1
+    rows = []
+    for (a, b), said in sorted(counts.items()):
+        decided = said["a"] + said["b"]
+        low, high = wilson(said["a"], decided) or (None, None)
+        row = {"a": a, "b": b, "a_wins": said["a"], "b_wins": said["b"], "neither": said["neither"]}
+        rows.append({**row, "rate": said["a"] / decided if decided else None, "low": low, "high": high})
+    return rows
+
+
+def krippendorff(said: Iterable[tuple[Any, Any]]) -> float | None:
+    """Krippendorff's α of nominal answers from (unit, answer): 1 is full agreement, 0 what chance would give."""
+    units: dict[Any, Counter[Any]] = {}
+    for unit, answer in said:
+        units.setdefault(unit, Counter())[answer] += 1
+    paired = [counts for counts in units.values() if counts.total() > 1]
+    totals = sum(paired, Counter[Any]())
+    n = totals.total()
+    expected = n * n - sum(count * count for count in totals.values())
+    if not expected:  # nobody answered twice, or all said the same
+        return None
+    observed = sum((c.total() ** 2 - sum(k * k for k in c.values())) / (c.total() - 1) for c in paired)
+    return 1 - (n - 1) * observed / expected
+
+
+def preference(judge: str, vote: Vote) -> str:
+    """Which caption this judge prefers."""
+    if judge not in vote.scores_a or judge not in vote.scores_b:
+        return "neither"
+    gain = JUDGES[judge] * (vote.scores_a[judge] - vote.scores_b[judge])
+    return "a" if gain > 0 else "b" if gain < 0 else "neither"
+
+
+def judges(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+    """How often people who preferred a caption preferred the judge's: over everything, then per comparison."""
+    comparisons = sorted({(v.system_a, v.system_b) for v in votes})
+    rows = []
+    for judge in JUDGES:
+        told = [(v, preference(judge, v)) for v in votes if v.answer != "neither"]
+        told = [(v, said) for v, said in told if said != "neither"]
+        for pair in [None, *comparisons]:
+            some = [(v, said) for v, said in told if pair in (None, (v.system_a, v.system_b))]
+            if some:
+                rows.append({"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(some, resamples)})
+    return rows
+
+
+def _agreement(told: Sequence[tuple[Vote, str]], resamples: int) -> dict[str, Any]:
+    agreed = np.array([v.answer == said for v, said in told], dtype=float)
+    columns = np.stack([agreed, np.ones_like(agreed)], axis=1)
+    rate, reach = two_way(columns, *_owners([v for v, _ in told]), lambda sums: sums[..., :1] / sums[..., 1:], resamples)
+    found = _reach(rate[0], reach, 0)
+    inside = {name: None if value is None else min(1.0, max(0.0, value)) for name, value in found.items()}
+    return {"agreed": int(agreed.sum()), "of": len(told), "rate": float(rate[0]), **inside}
+
+
+def _owners(votes: Sequence[Vote]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([v.item for v in votes]), np.array([v.rater for v in votes])
+
+
+def _reach(value: float, reach: np.ndarray | None, i: int) -> dict[str, float | None]:
+    return {"low": None if reach is None else float(value - reach[i]), "high": None if reach is None else float(value + reach[i])}
