@@ -71,6 +71,7 @@ def build_parser() -> Parser:
     dataset.add_argument("--batch", type=int, default=32, metavar="N", help="items that are captioned at once (default: 32)")
     dataset.add_argument("--features", metavar="DIR", help="keep the encoders' features here, for this run and later ones")
     dataset.add_argument("--traces", action="store_true", help="read the words' traces too: what the input added to words, by class")
+    dataset.add_argument("--no-people", action="store_true", help="leave the row of people's own captions out")
     dataset.add_argument("--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)")
     dataset.add_argument("--workers", type=int, metavar="N", help="of Ray (default: one for each GPU, or core)")
 
@@ -243,6 +244,7 @@ def measure_command(args: argparse.Namespace, page: Callable[[Report], str], cap
             captions_file=captions_file,
             batch_size=args.batch,
             traced=args.traces,
+            people=not args.no_people,
             engine=find_engine(args),
             journal=journal,
             progress=progress,

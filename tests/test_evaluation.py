@@ -304,3 +304,57 @@ def test_sound_is_measured_by_its_own_judges(clips):
 
 def test_pictures_are_not_asked_whether_they_can_be_heard(pictures):
     assert not {"audibility", "named"} & set(evaluate_folder(profile(), pictures, ["echo"])["runs"][0]["metrics"])
+
+
+# ------------------------------------------------------------------------------------------- objects, shapes, people
+
+
+def test_objects_of_a_data_set_are_measured(pictures):
+    lines = [json.loads(line) for line in (pictures / "captions.jsonl").read_text().splitlines()]
+    boxes = {"dog": [[0.1, 0.2, 0.3, 0.4]]}
+    write_lines(pictures / "captions.jsonl", [{**line, "objects": ["dog"], "boxes": boxes} for line in lines])
+    assert read_dataset(pictures)[0].boxes == {"dog": ((0.1, 0.2, 0.3, 0.4),)}
+    report = evaluate_folder(profile(), pictures, ["echo"])
+    assert {"objects_named", "low"} <= {*report["runs"][0]["metrics"], *report["runs"][0]["metrics"]["objects_named"]}
+    assert report["people"]["metrics"]["objects_named"]["mean"] == pytest.approx(1 / 4)  # only the first picture's people say "dog"
+
+
+@pytest.mark.parametrize("wrong", [{"size": [0, 5]}, {"size": 5}, {"boxes": {"dog": [[1, 2]]}}, {"boxes": []}, {"objects": 3}])
+def test_objects_boxes_and_sizes_of_another_shape_are_told(pictures, wrong):
+    write_lines(pictures / "captions.jsonl", [{"image": "0.png", "captions": [], **wrong}])
+    with pytest.raises(CaptionLabError, match="line 1 has objects, boxes or a size of another shape: write"):
+        read_dataset(pictures)
+
+
+def test_a_squeezed_picture_is_captioned_in_its_own_shape(pictures, monkeypatch):
+    shapes = []
+    decode = Echo.decode
+
+    def watched(self, media, settings, live):
+        shapes.extend(m.data.shape for m in media)
+        return decode(self, media, settings, live)
+
+    monkeypatch.setattr(Echo, "decode", watched)
+    height, width = load_media(pictures / "images/0.png").data.shape[:2]
+    write_lines(pictures / "captions.jsonl", [{"image": "0.png", "captions": ["a"], "size": [4 * width, 2 * height]}, {"image": "1.png"}])
+    evaluate_folder(profile(), pictures, ["echo"], people=False)
+    assert shapes == [(height, 2 * width, 3), (height, width, 3)]
+
+
+def test_people_stand_beside_the_methods_and_are_no_run(pictures):
+    report = evaluate_folder(profile(), pictures, ["echo"])
+    people = report["people"]
+    assert [run["method"] for run in report["runs"]] == ["echo"]
+    assert [item["caption"] for item in people["items"]] == [texts[0] for texts in TEXTS]
+    assert people["metrics"]["bleu-4"]["mean"] < 0.9  # not against themselves
+    assert "people" in text_table(from_json(Report, report)) and "first reference" in html_page(from_json(Report, report))
+
+
+def test_people_can_be_left_out(pictures):
+    report = evaluate_folder(profile(), pictures, ["echo"], people=False)
+    assert "people" not in report
+    assert "first reference" not in html_page(from_json(Report, report))
+
+
+def test_captions_of_a_class_are_not_called_peoples(clips):
+    assert "people" not in evaluate_folder(profile(), clips, ["echo"])

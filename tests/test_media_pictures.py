@@ -11,6 +11,8 @@ from media_files import refusal
 from PIL import Image
 
 from captioners.media import load_media
+from captioners.media.pictures import reshaped
+from captioners.types import Media
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 
@@ -223,3 +225,19 @@ def test_arrays_of_every_number_type_are_pictures(array, grey):
 )
 def test_arrays_that_are_no_pictures_are_refused(array):
     assert "give" in refusal(array)
+
+
+# ---------------------------------------------------------------------------------------------- squeezed pictures
+
+
+def test_a_squeezed_picture_gets_its_proportions_back_and_another_hash():
+    square = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    wide, tall = reshaped(square, (640, 480)), reshaped(square, (480, 640))
+    assert wide.shape == (224, 299, 3)
+    assert tall.shape == (299, 224, 3)
+    assert len({Media("image", data).hash for data in (square, wide, tall)}) == 3
+
+
+def test_a_picture_in_its_own_proportions_stays_as_it_is():
+    picture = np.zeros((224, 299, 3), np.uint8)
+    assert reshaped(picture, (640, 480)) is picture

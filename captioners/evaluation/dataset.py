@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -13,6 +13,7 @@ from captioners.media import load_media
 from captioners.sound_classes import SOUND_CLASSES
 from captioners.types import CaptionLabError, Modality
 
+Box = tuple[float, float, float, float]  # left, top, width, height as shares of the picture
 FOLDERS: dict[Modality, str] = {"image": "images", "audio": "audio"}
 
 
@@ -26,6 +27,9 @@ class Item:
     references: tuple[str, ...]
     split: str = ""
     category: str = ""  # of a clip that has a class
+    objects: tuple[str, ...] | None = None  # classes boxed in a picture, the one with most pixels first; None if nobody looked
+    boxes: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)  # class → its largest boxes
+    size: tuple[int, int] | None = None  # width and height of the photograph, which the file may be squeezed out of
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,33 @@ def _read_jsonl(folder: Path) -> list[Item]:
         name = row[kind]
         if name in items:
             raise CaptionLabError(f"{where} repeats {name!r}: put all its captions on one line.")
-        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), str(row.get("split", "")))
+        split, seen = str(row.get("split", "")), _read_objects(where, row)
+        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, **seen)
     return list(items.values())
+
+
+def _read_objects(where: str, row: dict[str, Any]) -> dict[str, Any]:
+    """What people boxed in a picture, and its size, where a line tells."""
+    found: dict[str, Any] = {}
+    try:
+        if "objects" in row:
+            found["objects"] = tuple(str(name) for name in row["objects"])
+        if "boxes" in row:
+            found["boxes"] = {name: tuple(_box(box) for box in some) for name, some in row["boxes"].items()}
+        if "size" in row:
+            width, height = row["size"]
+            found["size"] = (int(width), int(height))
+            if min(found["size"]) < 1:
+                raise ValueError(row["size"])
+    except (ValueError, TypeError, AttributeError):
+        shape = '"objects": [CLASS, …], "boxes": {CLASS: [[left, top, width, height], …]}, "size": [width, height]'
+        raise CaptionLabError(f"{where} has objects, boxes or a size of another shape: write {shape}.") from None
+    return found
+
+
+def _box(values: Sequence[float]) -> Box:
+    left, top, width, height = map(float, values)
+    return left, top, width, height
 
 
 def _read_esc50(folder: Path) -> list[Item]:

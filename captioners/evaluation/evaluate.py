@@ -12,7 +12,7 @@ import numpy as np
 from captioners.evaluation.dataset import Dataset, Item, read_captions
 from captioners.evaluation.engines import Engine, Local
 from captioners.evaluation.journal import Journal
-from captioners.evaluation.report import FailedItem, Interval, ItemReport, Report, RunReport
+from captioners.evaluation.report import PEOPLE, FailedItem, Interval, ItemReport, Report, RunReport
 from captioners.evaluation.worker import BatchResult, CaptionRecord, Plan
 from captioners.lab import AvailableJudges, Lab, choose_methods
 from captioners.metrics.base import Rows, measure
@@ -32,13 +32,15 @@ def evaluate(
     captions_file: str | Path | None = None,
     batch_size: int = BATCH,
     traced: bool = False,
+    people: bool = True,
     engine: Engine | None = None,
     journal: Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Report:
     """Caption a data set with some methods (all that can, without any named) or take given captions, and measure.
 
-    A method has one run for each of its `settings`, or one with its own defaults. With `traced` the words' traces are read too.
+    A method has one run for each of its `settings`, or one with its own defaults. With `traced` the words' traces are read too,
+    with `people` the report also has people's own captions: each item's first reference, measured against the others.
     A run that was killed goes on from its `journal`; whoever has stored the report removes that file.
     """
     kind = dataset.kind
@@ -63,7 +65,8 @@ def evaluate(
         runs = [scorer.run("given", {}, 0.0, readable)]
     else:
         runs = [scorer.run(name, to_json(values), *scorer.captions(run, dataset)) for run, (name, values) in enumerate(planned)]
-    return Report(dataset.name, dataset.split, runs)
+    theirs = scorer.people([item for item, _ in given] or dataset) if people else None
+    return Report(dataset.name, dataset.split, runs, people=theirs)
 
 
 def _gather(
@@ -107,6 +110,16 @@ class Scorer:
         by_id = {name: caption for r in self.results for name, caption in zip(r.ids, r.captions[run], strict=True)}
         return sum(r.seconds[run] for r in self.results), [(item, by_id[item.id]) for item in items if item.id in by_id]
 
+    def people(self, items: Sequence[Item]) -> RunReport | None:
+        """What people said, measured as if a method had: a judge's number means little without theirs beside it.
+
+        None where there are no captions by people: a class's hand-written ones are not of the clip.
+        """
+        distinct = {item.id: item for item in items if item.id not in self.failed}.values()
+        written = [item for item in distinct if item.references and not item.category]
+        pairs = [(replace(item, references=item.references[1:]), CaptionRecord(item.references[0])) for item in written]
+        return self.run(PEOPLE, {}, 0.0, pairs) if pairs else None
+
     def run(self, method: str, settings: dict[str, Any], seconds: float, pairs: list[tuple[Item, CaptionRecord]]) -> RunReport:
         """One run, measured."""
         if not pairs:
@@ -138,6 +151,7 @@ class Scorer:
     def _rows(self, pairs: list[tuple[Item, CaptionRecord]], referenced: bool) -> Rows:
         """The captions with all that metrics may need of them."""
         items, records = [item for item, _ in pairs], [record for _, record in pairs]
+        known = [item.objects is not None for item in items]
         gains = [record.gains for record in records if record.gains]
         return Rows(
             ids=[item.id for item in items],
@@ -148,6 +162,7 @@ class Scorer:
             fluency=self.judges.fluency,
             audibility=self.judges.audibility,
             categories=[item.category for item in items] if all(item.category in SOUND_CLASSES for item in items) else None,
+            objects=[item.objects for item in items if item.objects is not None] if all(known) else None,
             candidates=[list(r.candidates) for r in records] if all(r.candidates for r in records) else None,
             gains=gains if len(gains) == len(records) else None,
         )

@@ -20,9 +20,13 @@ ALONG = (  # metric, label: those that a run has are drawn
     ("recall@1", "recall@1"),
     ("cider", "CIDEr"),
     ("bleu-4", "BLEU-4"),
+    ("meteor", "METEOR"),
+    ("bertscore", "BERTScore"),
     ("perplexity", "perplexity"),
     ("audibility", "audible"),
     ("named", "sound named"),
+    ("objects_named", "main object named"),
+    ("objects_right", "objects said that are there"),
     ("self-bleu", "Self-BLEU of the candidates"),
     ("candidates-dist-2", "Dist-2 of the candidates"),
     ("distinct", "distinct captions"),
@@ -31,9 +35,17 @@ ALONG = (  # metric, label: those that a run has are drawn
     ("gain-content", "cond − uncond, content words"),
     ("gain-function", "cond − uncond, function words"),
 )
-TRADES = (("cider", "recall@1"), ("cider", "clipscore"), ("perplexity", "clipscore"), ("audibility", "named"), ("self-bleu", "clipscore"))
+TRADES = (
+    ("cider", "recall@1"),
+    ("cider", "clipscore"),
+    ("perplexity", "clipscore"),
+    ("audibility", "named"),
+    ("self-bleu", "clipscore"),
+    ("objects_right", "objects_named"),
+)
 LABELS = dict(ALONG)
 COLUMNS = 3
+GREY = "#666666"
 
 
 def swept(runs: list[RunReport]) -> list[str]:
@@ -64,8 +76,8 @@ def series(runs: list[RunReport]) -> tuple[str, dict[str, list[RunReport]]]:
     return along, lines
 
 
-def along_figure(runs: list[RunReport]) -> go.Figure:
-    """One panel for each metric, with 95 % intervals."""
+def along_figure(runs: list[RunReport], people: RunReport | None = None) -> go.Figure:
+    """One panel for each metric, with 95 % intervals; a dotted line where people's own captions lie."""
     along, lines = series(runs)
     panels = [(name, label) for name, label in ALONG if any(name in run.metrics for run in runs)]
     rows = -(-len(panels) // COLUMNS)
@@ -86,7 +98,11 @@ def along_figure(runs: list[RunReport]) -> go.Figure:
                 name=label, legendgroup=label, showlegend=index == 0 and len(lines) > 1, line={"color": colour},
                 row=index // COLUMNS + 1, col=index % COLUMNS + 1,
             )  # fmt: skip
-        figure.update_xaxes(title_text=along, row=index // COLUMNS + 1, col=index % COLUMNS + 1)
+        place = {"row": index // COLUMNS + 1, "col": index % COLUMNS + 1}
+        if people and name in people.metrics:
+            level = people.metrics[name].mean
+            figure.add_hline(y=level, line={"color": GREY, "dash": "dot"}, annotation_text="people", **place)
+        figure.update_xaxes(title_text=along, **place)
     return _dressed(figure, 300 * rows)
 
 
@@ -112,12 +128,12 @@ def sweep_page(report: Report) -> str:
     along, _ = series(runs)
     trades = [(paid, gained) for paid, gained in TRADES if len(runs) > 1 and all(paid in r.metrics and gained in r.metrics for r in runs)]
     method = runs[0].method
-    figures = [(f"Along {along}" if along else "The run", along_figure(runs))]
+    figures = [(f"Along {along}" if along else "The run", along_figure(runs, report.people))]
     figures += [(f"{LABELS[gained]} against {LABELS[paid]}", trade_figure(runs, paid, gained)) for paid, gained in trades]
     drawn = "".join(f"<h2>{escape(title)}</h2>{figure.to_html(full_html=False, include_plotlyjs=False)}" for title, figure in figures)
     body = f"""<script>{get_plotlyjs()}</script>
 <p>{runs[0].n} items. Means with 95 % intervals. Made by</p><pre>{escape(report.command)}</pre>
-{drawn}<h2>Numbers</h2>{metrics_table(runs)}{notes_list(runs)}<h2>Captions</h2>{captions_table(runs)}"""
+{drawn}<h2>Numbers</h2>{metrics_table(report.rows)}{notes_list(report.rows)}<h2>Captions</h2>{captions_table(report.rows)}"""
     return document(f"Sweep of {method} over {report.dataset}" + (f", {report.split}" if report.split else ""), body)
 
 

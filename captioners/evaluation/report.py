@@ -8,6 +8,8 @@ from typing import Any
 from captioners.contract import Calibration
 from captioners.types import to_json
 
+PEOPLE = "people"  # the name of the run of people's own captions
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -70,7 +72,14 @@ class Report:
     split: str | None
     runs: list[RunReport]
     command: str = ""  # the command line that made it
+    people: RunReport | None = None  # people's own captions: each item's first reference, measured against the others
 
     def __json__(self) -> dict[str, Any]:
         command = {"command": self.command} if self.command else {}
-        return {**command, "dataset": self.dataset, "split": self.split, "runs": to_json(self.runs)}
+        people = {"people": to_json(self.people)} if self.people else {}
+        return {**command, "dataset": self.dataset, "split": self.split, "runs": to_json(self.runs), **people}
+
+    @property
+    def rows(self) -> list[RunReport]:
+        """What a table shows: the methods' runs, then people's where it was measured."""
+        return [*self.runs, *([self.people] if self.people else [])]

@@ -100,7 +100,8 @@ def compare(a: RunReport, b: RunReport) -> Comparison:
         pairs = [(item.scores.get(name, math.nan), scores_of_b[item.id].get(name, math.nan)) for item in a.items]
         values = np.array(pairs, dtype=np.float64)
         tests = None
-        if np.isfinite(values).all():
+        values = values[np.isfinite(values).all(axis=1)]  # a caption that names no object has no share of right ones
+        if len(values):
             tests = paired(*(np.log(values) if name == "perplexity" else values).T)  # its mean is geometric
         compared.append(MetricComparison(name, *means, means[1] - means[0], tests))
     return Comparison(a.label, b.label, len(ids), compared)

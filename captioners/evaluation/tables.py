@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from captioners.evaluation.report import Interval, Report, RunReport
+from captioners.evaluation.report import PEOPLE, Interval, Report, RunReport
 from captioners.spreadsheets import csv_text
 from captioners.types import to_json
 
@@ -45,7 +45,7 @@ def interval(metric: Interval | None) -> str:
 
 def text_table(report: Report) -> str:
     """One column for each run, then what could not be done."""
-    runs = report.runs
+    runs = report.rows
     table = [["", *labels(runs)], ["n", *(str(run.n) for run in runs)]]
     table += [[name, *(interval(run.metrics.get(name)) for run in runs)] for name in metric_names(runs)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -80,7 +80,7 @@ def write_csv(report: Report, path: Path) -> None:
 
 def html_page(report: Report) -> str:
     """The metrics of every run side by side, then the captions of every item side by side."""
-    runs = report.runs
+    runs = report.rows
     title = f"Evaluation of {report.dataset}" + (f", {report.split}" if report.split else "")
     made = f"<p>Made by</p><pre>{escape(report.command)}</pre>" if report.command else ""
     return document(title, f"<p>Means with 95 % intervals.</p>{made}{metrics_table(runs)}{notes_list(runs)}{captions_table(runs)}")
@@ -109,6 +109,8 @@ def metrics_table(runs: list[RunReport]) -> str:
 def notes_list(runs: list[RunReport]) -> str:
     """Settings of every run, and what is to be known."""
     settings = [f"{run.method}: {_settings(run.settings)}" for run in runs if run.settings]
+    if any(run.method == PEOPLE for run in runs):
+        settings.append(f"{PEOPLE}: each item's first reference caption, measured against the others")
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in [*settings, *remarks(runs)]) + "</ul>"
 
 

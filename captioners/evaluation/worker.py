@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from captioners.evaluation.dataset import Item
 from captioners.lab import Lab
 from captioners.media import load_media
+from captioners.media.pictures import reshaped
 from captioners.metrics.base import Gains
 from captioners.metrics.matching import embed_media
 from captioners.metrics.word_classes import gains_by_class
@@ -76,7 +77,8 @@ class Worker:
 
         def load(item: Item) -> Media | CaptionLabError:
             try:
-                return load_media(item.path, item.kind)
+                media = load_media(item.path, item.kind)
+                return replace(media, data=reshaped(media.data, item.size)) if item.size else media
             except CaptionLabError as error:
                 return error
 

@@ -66,6 +66,16 @@ def from_array(array: np.ndarray) -> np.ndarray:
     return from_image(Image.fromarray(np.ascontiguousarray(_to_uint8(array))))
 
 
+def reshaped(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A picture that was squeezed, in the proportions of `size` (width, height) again: one side grows, none shrinks."""
+    height, width = picture.shape[:2]
+    growth = (size[0] / size[1]) / (width / height)
+    if abs(growth - 1) < 0.01:  # rounding to whole pixels
+        return picture
+    grown = (round(width * growth), height) if growth > 1 else (width, round(height / growth))
+    return np.array(Image.fromarray(picture).resize(_fitted(grown), Image.Resampling.BICUBIC))
+
+
 def _check_size(size: tuple[int, int]) -> None:
     width, height = size
     if width < 1 or height < 1:

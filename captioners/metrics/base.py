@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from captioners.contract import FluencyJudge, Matcher, YesNoClassifier
 
 Gains = dict[str, tuple[float, int]]  # class of words → log p(word|input) − log p(word) summed over its words, how many
-Need = Literal["references", "media", "fluency", "categories", "audibility", "candidates", "gains"]
-MODULES = ("matching", "naming", "ngram", "diversity", "fluency", "audibility", "word_classes")  # in the order in which results are listed
+Need = Literal["references", "media", "fluency", "categories", "objects", "audibility", "candidates", "gains"]
+# in the order in which results are listed
+MODULES = ("matching", "naming", "objects", "ngram", "meteor", "diversity", "fluency", "audibility", "word_classes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class Rows:
     media: np.ndarray | None = None  # (n, d): the matcher's vector of each row's media
     fluency: FluencyJudge | None = None
     categories: list[str] | None = None  # the class of each row's clip
+    objects: list[tuple[str, ...]] | None = None  # what was boxed in each row's picture, the largest first
     audibility: YesNoClassifier | None = None
     candidates: list[list[str]] | None = None  # all finished captions of each row's media, where there are several
     gains: list[Gains] | None = None  # what the condition added to each row's words
