@@ -41,7 +41,7 @@ class PairRecipe(Recipe):
 
     captions: int = 2  # of each picture in a batch
     paraphrases: float = 0.3  # weight of two captions of one picture meaning the same
-    groups: int = 96  # pictures of the text corpora beside each batch, two captions each
+    groups: int = 48  # pictures of the text corpora beside each batch, two captions each
     beginnings: float = 0.0  # share of captions that are cut off: a ranker is asked about beginnings of sentences
     views: int = 2  # of each picture
 
@@ -55,8 +55,8 @@ class SoundRecipe(Recipe):
 
 
 PAIRS = {
-    "ranker": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
-    "judge": PairRecipe(epochs=4, batch=256, lr=8e-4, weight_decay=0.2, views=1),
+    "ranker": PairRecipe(epochs=3, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
+    "judge": PairRecipe(epochs=3, batch=256, lr=8e-4, weight_decay=0.2, views=1),
 }
 SOUND_PAIRS = {
     "ranker": SoundRecipe(epochs=2, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
