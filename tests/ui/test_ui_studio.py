@@ -54,7 +54,7 @@ def test_models_run_on_a_few_threads_whoever_asks(studio, picture, monkeypatch):
     with ThreadPoolExecutor(12) as visitors:
         list(visitors.map(lambda seed: studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=seed)]), range(24)))
     assert 1 <= len(seen) <= THREADS
-    assert all(name.startswith("hand") for name in seen)
+    assert all(name.startswith("model") for name in seen)
 
 
 def test_an_input_is_looked_at_before_any_card_asks(studio, picture, monkeypatch):

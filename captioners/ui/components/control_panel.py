@@ -11,7 +11,7 @@ from captioners.ui.components import examples, knobs
 
 
 class ControlPanel:
-    """Components only; `compare` wires them."""
+    """The components of the panel; `compare` wires them."""
 
     def __init__(self, specs: list[Spec]):
         self.specs = specs

@@ -1,4 +1,4 @@
-"""Who is at work: what somebody waits for goes first, what is computed ahead waits until it has been quiet for a moment."""
+"""What somebody waits for goes first; what is computed ahead waits until no foreground work has run for a moment."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ POLL_SECONDS = 0.05  # seconds between two looks
 
 
 class ForegroundGate:
-    """Counts the foreground work of all threads."""
+    """Counts the foreground work of all threads and lets background work through when there is none."""
 
     def __init__(self):
         self._lock, self._working, self._last = Lock(), 0, -QUIET_SECONDS
 
     @contextmanager
     def foreground(self) -> Iterator[None]:
-        """Around every stretch of foreground work."""
+        """A context around every stretch of foreground work."""
         with self._lock:
             self._working += 1
         try:
@@ -32,7 +32,7 @@ class ForegroundGate:
 
     @property
     def quiet(self) -> bool:
-        """Whether nobody is at work or was just now."""
+        """Whether no foreground work is going on, or was just now."""
         with self._lock:
             return self._working == 0 and time.monotonic() - self._last >= QUIET_SECONDS
 

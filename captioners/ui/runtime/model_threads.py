@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class ModelThreads:
-    """Work is handed over one moment at a time, so that several captions come on together."""
+    """A pool that takes work one moment at a time, so that several captions come on together."""
 
     def __init__(self, count: int = THREADS):
         import torch
 
         share = max(1, torch.get_num_threads() // count)  # more threads than cores wait for each other, and wait by spinning
-        self._pool = ThreadPoolExecutor(count, "hand", torch.set_num_threads, (share,))
+        self._pool = ThreadPoolExecutor(count, "model", torch.set_num_threads, (share,))
 
     def next(self, moments: Iterator[T]) -> Future[T | None]:
         """The next moment, being made; None at the end. It knows whose request it is, which a ZeroGPU Space asks for."""

@@ -64,7 +64,7 @@ class Studio:
         return self._load(path, Path(path).stat().st_mtime_ns)
 
     def prefetch(self, media: Media) -> None:
-        """An input has come: the judge looks at it while the cards are being asked. What goes wrong here is told there."""
+        """Compute what scoring a new input will need, while the cards are being asked. What goes wrong here is told there."""
         if not self.lent:  # what is kept in another process would be lost
             self._threads.next(self._prepare(media))
 
