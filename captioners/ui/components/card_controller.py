@@ -1,4 +1,4 @@
-"""The controller behind one method's card: streams a caption, forks it at a word, answers the guidance slider from what was decoded ahead."""
+"""The controller behind one method's card: streams a caption, forks it at a word, answers the slider from what was decoded ahead."""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ def columns(specs: Sequence[Spec], methods: Sequence[str]) -> list[gr.Column]:
 
 
 class PageLink:
-    """The page's state as a link's query and back: `?input=cat&methods=cfg,classifier&guidance_scale=3&seed=7&cfg.temperature=0.5`. Uploads are left out."""
+    """The page's state as a link's query and back. Uploads are left out.
+
+    `?input=cat&methods=cfg,classifier&guidance_scale=3&seed=7&cfg.temperature=0.5`
+    """
 
     def __init__(self, specs: Sequence[Spec], front: Mapping[str, Control]):
         self.specs, self.front = specs, dict(front)
