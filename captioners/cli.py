@@ -264,12 +264,12 @@ def measure_command(args: argparse.Namespace, page: Callable[[Report], str], cap
 def find_engine(args: argparse.Namespace) -> Engine:
     """What `--engine` names."""
     if args.engine == "local":
-        from captioners.evaluation.engines import Local
+        from captioners.evaluation.engines import LocalEngine
 
-        return Local()
-    from captioners.evaluation.on_ray import OnRay
+        return LocalEngine()
+    from captioners.evaluation.ray_engine import RayEngine
 
-    return OnRay(args.profile, args.device, args.models, args.checkpoint, args.features, args.workers)
+    return RayEngine(args.profile, args.device, args.models, args.checkpoint, args.features, args.workers)
 
 
 def compare_command(args: argparse.Namespace) -> None:
@@ -305,7 +305,7 @@ def grid(over: Sequence[str]) -> list[list[str]]:
 
 def bench_command(args: argparse.Namespace) -> None:
     """Ratios, one paragraph each; a contest that cannot be run says why."""
-    from captioners.bench.core import bench
+    from captioners.bench.contest import bench
     from captioners.lab import Lab
 
     if args.json:

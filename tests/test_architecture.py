@@ -154,7 +154,7 @@ def test_no_method_speaks_of_a_judge(path):
     [
         ("methods", "from captioners.metrics.matching import clipscore"),
         ("methods", "from captioners import lab"),
-        ("methods", "def f():\n    import captioners.ui.plots"),
+        ("methods", "def f():\n    import captioners.ui.rendering.plots"),
         ("nets", "from captioners.profiles.store import WEIGHTS"),
         ("nets", "from ..profiles import store"),
         ("types", "from captioners import guidance"),

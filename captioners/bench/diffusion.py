@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from captioners.bench.core import Work, contest
+from captioners.bench.contest import Work, contest
 from captioners.bench.inputs import captions, picture
 from captioners.profiles.base import Profile
 

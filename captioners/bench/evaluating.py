@@ -10,10 +10,10 @@ from pathlib import Path
 from PIL import Image
 
 from captioners import registry
-from captioners.bench.core import Work, contest
+from captioners.bench.contest import Work, contest
 from captioners.bench.inputs import picture
 from captioners.evaluation.dataset import Item
-from captioners.evaluation.engines import Local
+from captioners.evaluation.engines import LocalEngine
 from captioners.evaluation.worker import Plan
 from captioners.lab import Lab
 from captioners.profiles.base import Profile
@@ -27,7 +27,7 @@ def _work(profile: Profile, items: Iterator[Item], count: int, batch: int) -> Wo
     def work() -> int:
         chosen = list(itertools.islice(items, count))
         batches = [chosen[i : i + batch] for i in range(0, count, batch)]
-        return sum(len(result.ids) for result in Local().results(lab, plan, batches))
+        return sum(len(result.ids) for result in LocalEngine().results(lab, plan, batches))
 
     return work
 

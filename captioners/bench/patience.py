@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from captioners import registry
-from captioners.bench.core import Work, contest
+from captioners.bench.contest import Work, contest
 from captioners.bench.inputs import captions, picture
 from captioners.bench.peers import TOKENS, coca
 from captioners.profiles.base import Profile

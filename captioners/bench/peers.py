@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 
-from captioners.bench.core import Work, contest
+from captioners.bench.contest import Work, contest
 from captioners.profiles.base import Profile
 
 TOKENS = 20

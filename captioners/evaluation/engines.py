@@ -21,7 +21,7 @@ class Engine(Protocol):
         ...
 
 
-class Local:
+class LocalEngine:
     """One batch after the other; the next one's files are decoded meanwhile."""
 
     def results(self, lab: Lab, plan: Plan, batches: Batches) -> Iterator[BatchResult]:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from captioners.evaluation.dataset import Dataset, Item, read_captions
-from captioners.evaluation.engines import Engine, Local
+from captioners.evaluation.engines import Engine, LocalEngine
 from captioners.evaluation.journal import Journal
 from captioners.evaluation.report import PEOPLE, FailedItem, Interval, ItemReport, Report, RunReport
 from captioners.evaluation.worker import BatchResult, CaptionRecord, Plan
 from captioners.lab import AvailableJudges, Lab, choose_methods
 from captioners.metrics.base import Rows, measure
-from captioners.metrics.matching import RememberedTexts
+from captioners.metrics.matching import TextCachingMatcher
 from captioners.sound_classes import SOUND_CLASSES
 from captioners.types import CaptionLabError, Settings, to_json
 
@@ -46,7 +46,7 @@ def evaluate(
     kind = dataset.kind
     judges = lab.judges(kind)
     if judges.matcher:
-        judges = replace(judges, matcher=RememberedTexts(judges.matcher))
+        judges = replace(judges, matcher=TextCachingMatcher(judges.matcher))
 
     planned: list[tuple[str, Settings]] = []
     given: list[tuple[Item, str]] = []
@@ -58,7 +58,7 @@ def evaluate(
     else:
         planned = [(s.id, values) for s in choose_methods(kind, methods) for values in settings.get(s.id) or [s.settings()]]
 
-    results = _gather(lab, Plan(tuple(planned), traced), work, batch_size, engine or Local(), journal, progress)
+    results = _gather(lab, Plan(tuple(planned), traced), work, batch_size, engine or LocalEngine(), journal, progress)
     scorer = Scorer(results, judges, lab.profile.name)
     if captions_file is not None:
         readable = [(item, CaptionRecord(caption)) for item, caption in given if item.id not in scorer.failed]

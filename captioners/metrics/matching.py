@@ -46,7 +46,7 @@ def ref_clipscore(scores: np.ndarray, captions: np.ndarray, references: list[np.
     return 2 * scores * best / np.maximum(scores + best, 1e-12)
 
 
-class RememberedTexts:
+class TextCachingMatcher:
     """A matcher that embeds no text twice: references are the same for every method that is measured."""
 
     def __init__(self, matcher: Matcher):

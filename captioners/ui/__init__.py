@@ -1,1 +1,1 @@
-"""The page. Pure functions make HTML and figures from results, `studio` runs methods, `compare` and `page` lay out and wire."""
+"""The page and its API: `tabs` lay out and wire `components`, `rendering` makes HTML and figures, `runtime` runs methods."""

@@ -10,8 +10,8 @@ import gradio as gr
 
 from captioners.lab import choose_methods
 from captioners.types import CaptionLabError, Control, SettingsError, Spec, to_json
-from captioners.ui.hosting import HEAVY
-from captioners.ui.studio import Studio
+from captioners.ui.runtime.hosting import HEAVY
+from captioners.ui.runtime.studio import Studio
 
 MEDIA = "media: The file to caption: a picture or a sound clip."
 FORCED = 'forced: Tokens that are fixed, as {"position": "token"}; positions count from 0.'

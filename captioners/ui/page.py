@@ -11,16 +11,16 @@ from captioners import registry
 from captioners.media import MAX_BYTES
 from captioners.resources import ASSETS, EXAMPLES
 from captioners.study.store import Store
-from captioners.ui.about import about_html
 from captioners.ui.api import add_endpoints
-from captioners.ui.batch import Batch
-from captioners.ui.compare import Compare
-from captioners.ui.studio import Studio
-from captioners.ui.sweep import Sweep
-from captioners.ui.vote import VotingPanel, examples_study
+from captioners.ui.runtime.studio import Studio
+from captioners.ui.tabs.about import about_html
+from captioners.ui.tabs.batch import Batch
+from captioners.ui.tabs.compare import Compare
+from captioners.ui.tabs.sweep import Sweep
+from captioners.ui.tabs.vote import VotingPanel, examples_study
 
-LOOKED_AT = 2.0  # seconds between two looks at what is being loaded
-WAITING = 64  # visitors in the queue before new ones are sent away
+STATUS_SECONDS = 2.0  # seconds between two looks at what is being loaded
+MAX_QUEUE = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
     "embedded": "small models that know everyday photographs and some sixty kinds of sound",
     "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
@@ -38,7 +38,7 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto", store
         )
         if profile == "hub":  # its models take minutes to arrive
             loading = gr.HTML(elem_classes="cl-loading")
-            gr.Timer(LOOKED_AT).tick(
+            gr.Timer(STATUS_SECONDS).tick(
                 lambda: loading_html(studio.status()),
                 None,
                 loading,
@@ -58,7 +58,7 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto", store
             with gr.Tab("About"):
                 gr.HTML(about_html(specs, profile))
         add_endpoints(studio, specs)
-    return page.queue(max_size=WAITING, default_concurrency_limit=4)
+    return page.queue(max_size=MAX_QUEUE, default_concurrency_limit=4)
 
 
 def loading_html(status: str) -> str:

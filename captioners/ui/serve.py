@@ -11,7 +11,7 @@ from functools import partial
 from threading import Thread
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-from captioners.ui.hosting import gpu_is_lent
+from captioners.ui.runtime.hosting import gpu_is_lent
 
 if gpu_is_lent():
     import spaces  # noqa: F401  before torch, whose CUDA it stands in for
@@ -20,9 +20,9 @@ from captioners.lab import Lab
 from captioners.profiles.base import PROFILES, pick_device
 from captioners.study.store import Store
 from captioners.types import CaptionLabError
-from captioners.ui import examples
+from captioners.ui.components import examples
 from captioners.ui.page import build, launch_options
-from captioners.ui.studio import Studio
+from captioners.ui.runtime.studio import Studio
 from captioners.ui.study_page import STUDY_OPTIONS, build_study, links, prepare_study, user_store
 
 

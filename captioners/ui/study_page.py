@@ -15,8 +15,8 @@ from captioners.study.design import read_design
 from captioners.study.preparing import Preparation, read_folder
 from captioners.study.store import Store
 from captioners.types import CaptionLabError
-from captioners.ui.studio import Studio
-from captioners.ui.vote import VotingPanel
+from captioners.ui.runtime.studio import Studio
+from captioners.ui.tabs.vote import VotingPanel
 
 WAITING = 256  # raters in the queue before new ones are sent away
 STUDY_OPTIONS: dict[str, Any] = {"mcp_server": False, "footer_links": []}  # raters need neither

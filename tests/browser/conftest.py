@@ -12,7 +12,7 @@ from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, SEED, TEMPERATUR
 from captioners.lab import Lab
 from captioners.types import Alternative, Candidate, Result, Spec, Step, StepToken, TokenTrace, to_json
 from captioners.ui.page import build, launch_options
-from captioners.ui.studio import Studio
+from captioners.ui.runtime.studio import Studio
 
 FLAGS = [
     "--no-sandbox",

@@ -22,9 +22,9 @@ from playwright.sync_api import Page, sync_playwright
 
 from captioners import registry
 from captioners.lab import Lab
-from captioners.ui.hands import HANDS
 from captioners.ui.page import build, launch_options
-from captioners.ui.studio import Studio
+from captioners.ui.runtime.model_threads import THREADS
+from captioners.ui.runtime.studio import Studio
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM = (1, 2, 3)  # examples that are clicked once everything is loaded
@@ -121,7 +121,7 @@ def click(view: Page, example: int) -> dict[str, float]:
 
 def waiting(chromium) -> dict[str, dict[str, float]]:
     """Cold: the first picture that a fresh process captions. Warm: the median over further ones."""
-    torch.set_num_threads(HANDS)  # one for each hand
+    torch.set_num_threads(THREADS)  # one for each hand
     studio = Studio(lambda: Lab("embedded"))
     meter = Meter(studio)
     page = build(studio)

@@ -10,7 +10,7 @@ from playwright.sync_api import sync_playwright
 from captioners import registry
 from captioners.lab import Lab
 from captioners.ui.page import build, launch_options
-from captioners.ui.studio import Studio
+from captioners.ui.runtime.studio import Studio
 
 
 def main(out: str, width: str = "1440", height: str = "900") -> None:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from captioners.ui import examples
+from captioners.ui.components import examples
 
 
 def caption(page, method: str) -> str:

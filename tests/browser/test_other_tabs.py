@@ -1,6 +1,6 @@
 """Sweep, Batch, Blind vote and About as a visitor uses them."""
 
-from captioners.ui import examples
+from captioners.ui.components import examples
 
 
 def test_a_sweep_is_drawn_and_downloaded(visit):

@@ -8,7 +8,7 @@ import pytest
 from captioners.lab import Lab
 from captioners.study.store import Store
 from captioners.ui.page import launch_options
-from captioners.ui.studio import Studio
+from captioners.ui.runtime.studio import Studio
 from captioners.ui.study_page import STUDY_OPTIONS, build_study, prepare_study
 
 NASTY = "<img src=x onerror=alert(1)> & co"

@@ -1,0 +1,1 @@
+"""What the tabs are built of: the control panel, the controller behind a card, downloads, links, examples."""

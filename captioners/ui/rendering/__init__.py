@@ -1,0 +1,1 @@
+"""Pure functions that make HTML and figures from results."""

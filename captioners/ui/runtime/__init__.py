@@ -1,0 +1,1 @@
+"""What runs methods for the page: one lab for everyone, a cache, model threads, lent GPUs."""

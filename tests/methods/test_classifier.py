@@ -1,0 +1,248 @@
+"""Method 2: the cache moves, the weights do not, and with nothing to pull at it the language model says what it would have said."""
+
+import gc
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from captioners import registry
+from captioners.methods.classifier import GuidanceLoss, SteeredCaption
+from captioners.methods.text_scorer import TextScorer
+from captioners.nets.context_cache import ContextCache
+from captioners.nets.language_model import CausalLM, CausalLMConfig
+from captioners.run_record import RunRecord
+
+SENTENCES = Path(__file__).parents[1] / "data" / "audibility.tsv"
+
+
+@pytest.fixture(scope="module")
+def method(embedded):
+    return registry.load("classifier", embedded)
+
+
+def quick(method, **values):
+    return method.spec.settings(**{"max_tokens": 4, "num_steps": 2, "top_k": 64, **values})
+
+
+def language_model_says(method, tokens: int) -> str:
+    """Greedy decoding without a cache, written out."""
+    players = method.models
+    t, lm, ids = players.tokenizer, players.language_model(), players.neutral_start()
+    said = []
+    for position in range(tokens):
+        scores = lm(torch.tensor([ids + said]))[0][0, -1].clone()
+        scores[[i for i in t.special_ids if i != t.eos or position == 0]] = -torch.inf
+        said.append(int(scores.argmax()))
+        if said[-1] == t.eos:
+            break
+    return t.decode(said)
+
+
+# ---------------------------------------------------------------------------------------------------- the method
+
+
+@pytest.mark.parametrize("off", [{"guidance_scale": 1}, {"classifier_weight": 0, "relevance_weight": 0}], ids=str)
+def test_with_nothing_to_pull_it_says_what_the_language_model_says(method, picture, off):
+    result = method.caption(picture, quick(method, max_tokens=12, **off))
+    assert result.caption == language_model_says(method, 12)
+    assert all(t.cond == pytest.approx(t.uncond) and t.steps == [] for t in result.trace)
+
+
+@pytest.mark.parametrize("route", ["fast", "faithful"])
+def test_the_loss_falls_along_the_steps(method, sound, route):
+    result = method.caption(sound, quick(method, num_steps=5, route=route))
+    curves = [[step["loss"] for step in entry.steps] for entry in result.trace]
+    assert all(1 <= len(c) <= 5 for c in curves if c)
+    assert sum(min(c) < c[0] for c in curves) >= 0.5 * len(curves)
+
+
+def test_every_step_reports_its_loss_in_parts(method, sound):
+    result = method.caption(sound, quick(method))
+    for entry in result.trace:
+        assert -30 < entry.classifier <= 0
+        for step in entry.steps:
+            assert step["loss"] == pytest.approx(step["fluency"] + step["classifier"] + step["relevance"], abs=1e-4)
+            assert 0 < step["probability"] <= 1
+            assert step["classifier"] == pytest.approx(-0.6 * math.log(step["probability"]), abs=1e-4)
+
+
+def test_more_guidance_moves_the_distribution_further(method, sound):
+    weak, strong = method.caption_batch([sound] * 2, [quick(method, max_tokens=1, guidance_scale=s) for s in (1.1, 2)])
+    assert 0 < weak.trace[0].kl < strong.trace[0].kl
+
+
+def test_the_classifier_pulls_towards_what_it_likes(method, sound):
+    without, with_it = method.caption_batch(
+        [sound] * 2, [quick(method, max_tokens=1, classifier_weight=w, relevance_weight=0.1) for w in (0, 2)]
+    )
+    assert with_it.trace[0].steps[-1]["probability"] > without.trace[0].steps[-1]["probability"]
+
+
+def test_no_weight_changes(method, picture, sound):
+    players = method.models
+    parts = [players.language_model()] + [p.net for kind in ("image", "audio") for p in (players.ranker(kind), players.classifier(kind))]
+    before = [[p.clone() for p in part.parameters()] for part in parts]
+    method.caption_batch([picture, sound], [quick(method, guidance_scale=5)] * 2)
+    for part, kept in zip(parts, before, strict=True):
+        assert all(torch.equal(p, k) for p, k in zip(part.parameters(), kept, strict=True))
+        assert all(p.grad is None and not p.requires_grad for p in part.parameters())
+
+
+def test_a_stream_that_is_left_early_holds_nothing(method, picture):
+    def moving() -> int:
+        gc.collect()
+        return sum(isinstance(o, torch.Tensor) and (o.requires_grad or o.grad_fn is not None) for o in gc.get_objects())
+
+    before = moving()
+    stream = method.stream(picture, quick(method))
+    next(stream)
+    stream.close()
+    del stream
+    assert moving() <= before
+    assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+
+
+def test_a_batch_equals_single_runs(method, picture, sound):
+    media = [picture, sound, picture, sound]
+    settings = [
+        quick(method),
+        quick(method, guidance_scale=3, prompt="there is"),
+        quick(method, num_candidates=2, seed=4),
+        quick(method, route="faithful", num_steps=1, max_tokens=2),
+    ]
+    together = method.caption_batch(media, settings)
+    for result, m, s in zip(together, media, settings, strict=True):
+        alone = method.caption(m, s)
+        assert (result.caption, [c.caption for c in result.candidates]) == (alone.caption, [c.caption for c in alone.candidates])
+
+
+def test_the_last_step_of_a_stream_is_the_result(method, sound):
+    steps = list(method.stream(sound, quick(method)))
+    assert steps[-1].result.caption == method.caption(sound, quick(method)).caption
+    assert [len(s.tokens) for s in steps[:-1]] == list(range(1, len(steps)))
+
+
+def test_the_prompt_begins_the_caption_and_may_be_longer_than_the_model(method, picture):
+    assert method.caption(picture, quick(method, prompt="a photo of")).caption.startswith("a photo of")
+    assert method.caption(picture, quick(method, prompt="a dog and " * 60)).caption.startswith("a dog and a dog and")
+
+
+def test_forced_tokens_stand_where_they_were_put(method, picture):
+    trace = method.caption(picture, quick(method).replace(forced={1: " dog"})).trace
+    assert trace[1].token == " dog"
+
+
+def test_a_guided_caption_says_no_pair_of_tokens_twice(method, picture):
+    tokens = [t.token for t in method.caption(picture, quick(method, max_tokens=16, num_steps=1, guidance_scale=5, fluency_weight=0)).trace]
+    pairs = list(itertools.pairwise(tokens))
+    assert len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("answer", [math.nan, math.inf, 0.0])
+def test_a_classifier_that_talks_nonsense_breaks_nothing(method, sound, monkeypatch, answer):
+    class Nonsense:
+        def probability(self, texts):
+            return torch.full((len(texts),), answer)
+
+    monkeypatch.setattr(type(method.models), "classifier", lambda self, kind: Nonsense())
+    result = method.caption(sound, quick(method, max_tokens=2))
+    assert result.caption
+    assert all(math.isfinite(t.guided) and math.isfinite(t.cond) for t in result.trace)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{c.name: v} for c in registry.find("classifier").spec.controls if c.kind == "number" and c.name != "seed" for v in (c.low, c.high)],
+    ids=str,
+)
+def test_every_control_works_at_both_ends(method, picture, values):
+    limits = {"num_candidates": min(values.get("num_candidates", 1), 3), "max_tokens": min(values.get("max_tokens", 2), 3)}
+    result = method.caption(picture, quick(method, **{**values, **limits}))
+    assert result.caption
+    assert "<" not in result.caption
+
+
+def test_the_shipped_classifier_tells_audible_from_silent(method):
+    rows = [line.split("\t") for line in SENTENCES.read_text().splitlines()]
+    said = method.models.classifier("audio").probability([text for text, _ in rows]) > 0.5
+    right = [bool(s) == (label == "1") for s, (_, label) in zip(said.tolist(), rows, strict=True)]
+    assert sum(right) / len(right) >= 0.85
+
+
+# ------------------------------------------------------------------------------------------------------ its parts
+
+
+def test_the_losses_are_the_papers(method, sound):
+    """By hand, over two candidates: λ0 · CE(moved, untouched), −λ1 · log of the expected h_a, λ2 · CE(moved, target)."""
+    settings = quick(method, fluency_weight=0.5, classifier_weight=2, relevance_weight=3)
+    row = SteeredCaption(0, settings, 0.0, [], {}, torch.Generator())
+    untouched, moved = torch.tensor([[0.2, 0.3, 0.5]]).log(), torch.tensor([[0.6, 0.2, 0.2]]).log()
+    goal = GuidanceLoss([row], TextScorer(method.models, [sound], {}, RunRecord()), untouched)
+    goal.tokens, goal.present = torch.tensor([[0, 1]]), torch.tensor([[True, True]])
+    goal.log_yes, goal.target = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.25, 0.75]])
+    losses = {name: value.item() for name, value in goal.losses(moved).items()}
+    assert losses["fluency"] == pytest.approx(-0.5 * (0.2 * math.log(0.6) + 0.3 * math.log(0.2) + 0.5 * math.log(0.2)), abs=1e-5)
+    assert losses["classifier"] == pytest.approx(-2 * math.log(0.75 * 0.9 + 0.25 * 0.1), abs=1e-5)
+    assert losses["relevance"] == pytest.approx(-3 * (0.25 * math.log(0.6) + 0.75 * math.log(0.2)), abs=1e-5)
+
+
+def test_the_target_weighs_the_language_model_against_the_match(method, sound):
+    players, t = method.models, method.models.tokenizer
+    reader = TextScorer(players, [sound], {}, RunRecord())
+    row = SteeredCaption(0, quick(method, top_k=16, route="faithful"), 0.0, t.encode("a"), {}, torch.Generator())
+    logp = players.language_model()(torch.tensor([[*players.neutral_start(), *row.prompt]]))[0][:, -1].log_softmax(-1)
+    goal = GuidanceLoss([row], reader, logp)
+    goal.score_candidates(logp)
+    texts = [t.decode([*row.prompt, token]) for token in logp[0].topk(16).indices.tolist()]
+    ranker = players.ranker("audio")
+    similar = ranker.embed_text([ranker.prompt + x for x in texts]) @ ranker.embed_media([sound])[0]
+    expected = (logp[0].topk(16).values + similar / reader.temperature(0)).softmax(-1)
+    assert torch.allclose(goal.target[0], expected, atol=1e-4)
+
+
+def small_lm(layers: int, scale: float = 1.0) -> CausalLM:
+    torch.manual_seed(0)
+    lm = CausalLM(CausalLMConfig(vocab=50, dim=32, layers=layers, heads=2, dropout=0.0)).eval().requires_grad_(False)
+    for block in lm.blocks:
+        block.attention.key_value.weight *= scale
+    return lm
+
+
+@pytest.mark.parametrize(("layers", "scale"), [(2, 1.0), (6, 1.0), (2, 20.0)])
+def test_a_step_is_a_share_of_the_caches_own_length(layers, scale):
+    context = ContextCache(small_lm(layers, scale), [[1, 2, 3, 4]], 0, "cpu")
+    moving = context.moving(torch.tensor([0]), torch.tensor([0.1]))
+    with torch.enable_grad():
+        loss = -moving.scores().log_softmax(-1)[:, 7] * 1e6  # so large a gradient that its own size hardly counts
+    moving.step(loss, torch.tensor([True]))
+    for delta, pair in zip(moving.delta[1::2], context.past, strict=True):
+        length = pair[1].square().sum(-1).mean().sqrt()
+        share = (delta.norm() / length).item()
+        assert 0.1 * 12 / layers < share < 0.1 * 12 / layers * 10  # |gradient| ** 0.1 above the plain share
+
+
+def test_padding_changes_no_move():
+    lm = small_lm(2)
+    alone, together = (ContextCache(lm, starts, 0, "cpu") for starts in ([[1, 2, 3]], [[5, 6, 7, 8, 9], [1, 2, 3]]))
+    scores = []
+    for context, row in ((alone, 0), (together, 1)):
+        moving = context.moving(torch.tensor([row]), torch.tensor([0.3]))
+        for _ in range(3):
+            with torch.enable_grad():
+                loss = -moving.scores().log_softmax(-1)[:, 7]
+            moving.step(loss, torch.tensor([True]))
+        scores.append(moving.scores()[0])
+    assert torch.allclose(*scores, atol=1e-4)
+
+
+def test_a_row_that_does_not_move_stays_and_a_gradient_that_is_no_number_moves_nothing():
+    context = ContextCache(small_lm(2), [[1, 2, 3], [4, 5, 6]], 0, "cpu")
+    moving = context.moving(torch.tensor([0, 1]), torch.tensor([0.3, 0.3]))
+    with torch.enable_grad():
+        logp = moving.scores().log_softmax(-1)
+        loss = -logp[:, 7] * torch.tensor([1.0, math.nan])
+    moving.step(loss, torch.tensor([False, True]))
+    assert all((d == 0).all() for d in moving.delta)
