@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """All commands and their options."""
+    """A parser of all commands and their options."""
     common = Parser(add_help=False)
     common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
     common.add_argument("--models", metavar="FILE", help="hub profile: a TOML or YAML file, role = hub name or folder")
@@ -153,7 +153,7 @@ def page_command(options: Sequence[str]) -> int:
 
 
 def list_command(args: argparse.Namespace) -> None:
-    """Methods with their controls."""
+    """Print the methods with their controls."""
     from captioners import registry
 
     specs = registry.available()
@@ -262,7 +262,7 @@ def measure_command(args: argparse.Namespace, page: Callable[[Report], str], cap
 
 
 def find_engine(args: argparse.Namespace) -> Engine:
-    """What `--engine` names."""
+    """The engine that `--engine` names."""
     if args.engine == "local":
         from captioners.evaluation.engines import LocalEngine
 
@@ -273,7 +273,7 @@ def find_engine(args: argparse.Namespace) -> Engine:
 
 
 def compare_command(args: argparse.Namespace) -> None:
-    """Two runs, metric by metric."""
+    """Compare two runs, metric by metric."""
     from captioners.evaluation.significance import compare, read_run, text
 
     if args.json:

@@ -84,7 +84,7 @@ class Lab:
         self._media_vector = lru_cache(maxsize=32)(self._embed)
 
     def methods(self) -> list[Spec]:
-        """What there is to choose from."""
+        """The specs of all methods that this lab can run."""
         return registry.available()
 
     def method(self, name: str) -> Captioner:

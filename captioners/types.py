@@ -25,11 +25,11 @@ Progress = Literal["growing", "denoising"]
 
 
 class CaptionLabError(ValueError):
-    """A mistake that the user can mend; its text is one sentence that says how."""
+    """Raised for a mistake that the user can mend; its text is one sentence that says how."""
 
 
 class SettingsError(CaptionLabError):
-    """A setting that no control allows."""
+    """Raised for a setting that no control allows."""
 
 
 # ---------------------------------------------------------------------------------------------- JSON, both ways
@@ -96,7 +96,7 @@ class Media:
 
     @property
     def seconds(self) -> float:
-        """Length of a sound clip."""
+        """The length of a sound clip; 0 for a picture."""
         return len(self.data) / self.rate if self.rate else 0.0
 
     def __json__(self) -> dict[str, Any]:

@@ -28,6 +28,6 @@ for _size in (2, 8, 32, 64):
 
 @contest("candidates_64_vs_1", "64 candidates of cfg in one batch against as many runs of one", "candidate", repeats=5)
 def candidates(profile: Profile) -> tuple[Work, Work]:
-    """Candidates are rows of a batch."""
+    """What many candidates cost, which are rows of one batch."""
     caption, one = captions("cfg", profile), [picture(0)]
     return lambda: len(caption(one, num_candidates=64)[0].candidates), lambda: len(caption(one)[0].candidates)

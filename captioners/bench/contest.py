@@ -55,7 +55,7 @@ def contests() -> dict[str, Contest]:
 
 
 def chosen(only: Collection[str] | None = None) -> list[Contest]:
-    """Those named, or all."""
+    """The contests that are named, or all of them."""
     known = contests()
     for name in only or ():
         if name not in known:

@@ -9,14 +9,14 @@ from captioners.profiles.base import Profile
 
 @contest("mc_20_vs_100", "mc-diffusion in 20 steps against the paper's 100", "caption", repeats=3)
 def mc(profile: Profile) -> tuple[Work, Work]:
-    """The steps differ and nothing else."""
+    """Two runs that differ in their number of steps and in nothing else."""
     caption, one = captions("mc-diffusion", profile), [picture(0)]
     return lambda: len(caption(one, num_steps=20)), lambda: len(caption(one, num_steps=100))
 
 
 @contest("prefix_50_vs_1000", "prefix-diffusion in 50 steps against the paper's 1000, one candidate each", "caption", repeats=3)
 def prefix(profile: Profile) -> tuple[Work, Work]:
-    """The steps differ and nothing else."""
+    """Two runs that differ in their number of steps and in nothing else."""
     caption, one = captions("prefix-diffusion", profile), [picture(0)]
     values = {"num_candidates": 1}
     return lambda: len(caption(one, num_steps=50, **values)), lambda: len(caption(one, num_steps=1000, **values))

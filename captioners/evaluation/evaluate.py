@@ -121,7 +121,7 @@ class Scorer:
         return self.run(PEOPLE, {}, 0.0, pairs) if pairs else None
 
     def run(self, method: str, settings: dict[str, Any], seconds: float, pairs: list[tuple[Item, CaptionRecord]]) -> RunReport:
-        """One run, measured."""
+        """Measure one run."""
         if not pairs:
             name, reason = next(iter(self.failed.items()))
             raise CaptionLabError(f"None of the {len(self.failed)} items can be read, {name} for one: {reason}")

@@ -39,11 +39,6 @@ class Journal:
         self.results.append(result)
         self._append(to_json(result))
 
-    def remove(self) -> None:
-        """The report is written: nothing needs to be resumed."""
-        if self.path:
-            self.path.unlink(missing_ok=True)
-
     def _append(self, line: dict[str, Any]) -> None:
         if self.path is None:
             return

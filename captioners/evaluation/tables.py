@@ -39,7 +39,7 @@ def number(value: float | None) -> str:
 
 
 def interval(metric: Interval | None) -> str:
-    """Mean and 95 % interval."""
+    """A metric's mean and 95 % interval in words."""
     return f"{number(metric.mean)} [{number(metric.low)}, {number(metric.high)}]" if metric else ""
 
 
@@ -67,7 +67,7 @@ def remarks(runs: list[RunReport], most: int | None = None) -> list[str]:
 
 
 def write_csv(report: Report, path: Path) -> None:
-    """One line for each caption."""
+    """Write the captions and their scores as CSV, one line for each."""
     runs = report.runs
     names = list(dict.fromkeys(name for run in runs for name in run.items[0].scores))
     rows = [
@@ -87,7 +87,7 @@ def html_page(report: Report) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """A whole page."""
+    """A whole HTML page around a body."""
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{STYLE}</style>
@@ -98,7 +98,7 @@ def document(title: str, body: str) -> str:
 
 
 def metrics_table(runs: list[RunReport]) -> str:
-    """A column for each run."""
+    """All metrics as a table with a column for each run."""
     lines = "".join(
         f"<tr><th>{escape(name)}</th>" + "".join(f'<td class="number">{interval(run.metrics.get(name))}</td>' for run in runs) + "</tr>"
         for name in metric_names(runs)

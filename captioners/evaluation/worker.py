@@ -24,7 +24,7 @@ from captioners.types import CaptionLabError, Media, Result, Settings
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to every item."""
+    """The runs that every item goes through."""
 
     runs: tuple[tuple[str, Settings], ...]  # method and settings
     traced: bool = False  # whether the words' traces are read

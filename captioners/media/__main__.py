@@ -19,7 +19,7 @@ def limit_memory() -> None:
 
 
 def main() -> None:
-    """Decode once and answer."""
+    """Decode what stands on stdin once and answer on stdout."""
     limit_memory()
     try:
         answer = pack(decode_here(sys.stdin.buffer.read(), sys.argv[1]))

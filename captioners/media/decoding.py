@@ -58,7 +58,7 @@ def _decode_in_child(data: bytes, format: str) -> np.ndarray | Clip:
 
 
 def pack(result: np.ndarray | Clip) -> bytes:
-    """What a child answers."""
+    """A decoded result as the bytes that a child process answers."""
     numbers, rate, notes = result if isinstance(result, Clip) else (result, 0, ())
     return json.dumps({"shape": numbers.shape, "rate": rate, "notes": notes}).encode() + b"\n" + numbers.tobytes()
 

@@ -38,7 +38,8 @@ def open_database(where: str) -> Database:
 class SqliteDatabase:
     """One connection that all threads share in turn.
 
-    The write-ahead log lets other processes read meanwhile; `synchronous = FULL` puts a vote on the disk before it is confirmed.
+    The write-ahead log lets other processes read meanwhile; `synchronous = FULL` puts a vote on the disk before it is confirmed, and
+    `secure_delete` overwrites what is deleted.
     """
 
     def __init__(self, path: str):
@@ -47,7 +48,7 @@ class SqliteDatabase:
         self._turn = Lock()
         try:
             self._connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
                 self._connection.execute(f"PRAGMA {pragma}")
         except sqlite3.Error as error:
             raise CaptionLabError(f"The votes cannot be kept in {path}: {error}; give another --store.") from error

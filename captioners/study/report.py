@@ -12,7 +12,7 @@ from captioners.study.analysis import preference
 from captioners.study.store import Vote
 
 Line = tuple[str, float, float | None, float | None]  # label, value, low, high
-WIDTH, LEFT, RIGHT, ROW, TOP = 480, 190, 66, 24, 6
+LETTER, FIELD, RIGHT, ROW, TOP = 7, 220, 66, 24, 6  # pixels: of a letter, of the plot, beside, of a line, above
 NOTE = (
     "Strengths are Bradley–Terry log-odds (ties by Davidson's model) with mean 0; their intervals, and the judges', come from resampling "
     "inputs and raters. Win rates leave ties out and have Wilson intervals, which take votes for independent. All intervals are 95 %. "
@@ -31,7 +31,7 @@ def interval(row: dict[str, Any], name: str, percent: bool = False) -> str:
 
 def comparison(row: dict[str, Any]) -> str:
     """Which two systems met; a judge's first line is about all of them."""
-    return f"{row['a']} against {row['b']}" if row["a"] else "all comparisons"
+    return f"{row['a']} : {row['b']}" if row["a"] else "all comparisons"
 
 
 def text_report(report: dict[str, Any]) -> str:
@@ -65,10 +65,11 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
     """Values with their intervals, one below the other; the dashed line is where nothing differs. Drawn in the colour of the text."""
     ends = [end for _, value, low, high in lines for end in (value, low, high) if end is not None]
     low, high = (0.0, 1.0) if percent else (min([middle - 0.5, *ends]), max([middle + 0.5, *ends]))
-    height = TOP + ROW * len(lines) + 24
+    start = 20 + LETTER * max((len(label) for label, *_ in lines), default=0)  # the plot begins right of the longest label
+    width, height = start + FIELD + RIGHT, TOP + ROW * len(lines) + 24
 
     def x(value: float) -> float:
-        return round(LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
+        return round(start + (value - low) / (high - low) * FIELD, 1)
 
     def said(value: float) -> str:
         return f"{value:.0%}" if percent else f"{value:.2f}".replace("-", "−")
@@ -76,15 +77,15 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
     drawn = [f'<line x1="{x(middle)}" x2="{x(middle)}" y1="{TOP}" y2="{height - 24}" stroke="currentColor" stroke-dasharray="3 3"/>']
     for row, (label, value, left, right) in enumerate(lines):
         y = TOP + ROW * (row + 0.5)
-        drawn.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
+        drawn.append(f'<text x="{start - 10}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
         if left is not None and right is not None:
             drawn.append(f'<line x1="{x(left)}" x2="{x(right)}" y1="{y}" y2="{y}" stroke="currentColor" stroke-width="2"/>')
         drawn.append(f'<circle cx="{x(value)}" cy="{y}" r="4.5" fill="currentColor"/>')
-        drawn.append(f'<text x="{WIDTH - RIGHT + 14}" y="{y + 4}">{said(value)}</text>')
+        drawn.append(f'<text x="{start + FIELD + 14}" y="{y + 4}">{said(value)}</text>')
     for value in (low, middle, high):
         drawn.append(f'<text x="{x(value)}" y="{height - 6}" text-anchor="middle">{said(value)}</text>')
-    style = "max-width:40rem;width:100%;font:13px system-ui,sans-serif;fill:currentColor"
-    return f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH} {height}" style="{style}">{"".join(drawn)}</svg>'
+    style = f"max-width:{width * 1.2:.0f}px;width:100%;font:13px system-ui,sans-serif;fill:currentColor"
+    return f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {width} {height}" style="{style}">{"".join(drawn)}</svg>'
 
 
 def strength_plot(question: dict[str, Any]) -> str:
@@ -103,12 +104,8 @@ def figures_html(report: dict[str, Any]) -> str:
         parts.append(f"<h2>{escape(question['text'])}</h2><p>{question['votes']} votes. Krippendorff's α: {alpha}.</p>")
         if not question["votes"]:
             continue
-        judged = [
-            (f"{row['judge']}, {comparison(row)}", row["rate"], row["low"], row["high"]) for row in question["judges"] if not row["a"]
-        ]
-        decided = [
-            (f"{row['a']} : {row['b']}", row["rate"], row["low"], row["high"]) for row in question["wins"] if row["rate"] is not None
-        ]
+        judged = [(f"{row['judge']}, {comparison(row)}", row["rate"], row["low"], row["high"]) for row in question["judges"]]
+        decided = [(comparison(row), row["rate"], row["low"], row["high"]) for row in question["wins"] if row["rate"] is not None]
         parts += [
             "<h3>Strengths</h3>", strength_plot(question),
             _table(["system", "strength"], [[r["system"], interval(r, "strength")] for r in question["strengths"]]),

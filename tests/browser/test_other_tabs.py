@@ -52,7 +52,7 @@ def test_a_blind_vote_is_counted_kept_and_forgotten(visit):
     page.get_by_text("1 vote so far").wait_for()
     page.get_by_text("Your data").click()
     page.click("#cl-forget")
-    page.get_by_text("1 votes deleted").first.wait_for()
+    page.get_by_text("1 vote deleted.").wait_for()
     page.reload()
     page.get_by_role("tab", name="Blind vote").click()
     page.get_by_role("button", name="Begin").wait_for()

@@ -43,7 +43,7 @@ def test_what_is_known_is_not_decoded_again_and_the_rest_is_one_batch(studio, pi
 
 
 def test_the_store_is_bounded(studio, picture, monkeypatch):
-    monkeypatch.setattr("captioners.ui.runtime.studio.REMEMBERED", 2)
+    monkeypatch.setattr("captioners.ui.runtime.studio.CACHED_RESULTS", 2)
     studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=s) for s in range(5)])
     assert len(studio._kept) == 2
 
@@ -104,12 +104,12 @@ def test_a_slow_method_is_decoded_ahead_one_by_one_and_only_near_the_slider(stud
 
 
 def test_what_is_decoded_ahead_waits_for_everybody_else(studio, picture, monkeypatch):
-    monkeypatch.setattr("captioners.ui.runtime.foreground_gate.PATIENCE", 0.2)
+    monkeypatch.setattr("captioners.ui.runtime.foreground_gate.PATIENCE_SECONDS", 0.2)
     settings = [fakes.Echo.spec.settings(seed=s) for s in (1, 2)]
     with studio._gate.foreground():
         assert list(studio.ahead(picture, "echo", settings)) == []
     assert studio.known(picture, "echo", settings) is None
-    monkeypatch.setattr("captioners.ui.runtime.foreground_gate.PATIENCE", 5)
+    monkeypatch.setattr("captioners.ui.runtime.foreground_gate.PATIENCE_SECONDS", 5)
     background = studio.ahead(picture, "echo", settings)
     next(background)
     background.close()  # stopped half-way: nothing is kept

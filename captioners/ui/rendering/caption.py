@@ -32,7 +32,7 @@ def _token(method: str, position: int, token: StepToken, trace: TokenTrace | Non
 
 
 def hint(trace: TokenTrace) -> str:
-    """What the tint says, in words."""
+    """A hint that says in words what the tint shows."""
     return f"with the input {number(trace.cond)}, without {number(trace.uncond)}, difference {number(trace.cond - trace.uncond, '+.2f')}"
 
 

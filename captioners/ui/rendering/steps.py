@@ -28,7 +28,7 @@ Drawn = tuple[list[dict[str, Any]], dict[str, Any]]  # a plot's traces and its y
 
 
 def finite(value: float | None) -> float | None:
-    """What a plot can show."""
+    """The value, or None where a plot cannot show it."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -10,7 +10,7 @@ from captioners.ui.rendering.markup import number, shown, table
 
 
 def trace_table(spec: Spec, trace: Sequence[TokenTrace]) -> str:
-    """One row per token."""
+    """The trace as a table with one row per token."""
     columns = ["token", *spec.branches, "difference", "guided", "KL", "entropy"]
     extra = [name for name in ("lm", "classifier") if any(getattr(t, name) is not None for t in trace)]
     rows = [
@@ -23,7 +23,7 @@ def trace_table(spec: Spec, trace: Sequence[TokenTrace]) -> str:
 
 
 def candidates_table(result: Result) -> str:
-    """All finished captions, best first."""
+    """All finished captions as a table, the best first."""
     rows = [[escape(c.caption), number(c.score, ".3f"), number(c.logprob, ".1f")] for c in result.candidates]
     variety = ", ".join(f"{escape(name)} {number(value)}" for name, value in result.details.get("diversity", {}).items())
     told = f'<p class="cl-note">Variety: {variety}.</p>' if variety else ""

@@ -20,7 +20,7 @@ def tint(difference: float) -> tuple[str, str]:
 
 
 def legend() -> str:
-    """The scale in words and colour."""
+    """The legend of the tint, in words and colour."""
     cells = "".join('<i class="{}" style="{}"></i>'.format(*tint(d)) for d in (-4, -2, -1, 0, 1, 2, 4))
     return (
         '<p class="cl-legend">Tint: log p(word | input) − log p(word), <span>less likely with the input</span>'

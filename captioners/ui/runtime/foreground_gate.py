@@ -15,7 +15,7 @@ POLL_SECONDS = 0.05  # seconds between two looks
 class ForegroundGate:
     """Counts the foreground work of all threads and lets background work through when there is none."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock, self._working, self._last = Lock(), 0, -QUIET_SECONDS
 
     @contextmanager

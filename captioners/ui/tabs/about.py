@@ -48,7 +48,7 @@ CITATION = """@software{caption_lab,
 
 
 def about_html(specs: Sequence[Spec], profile: str) -> str:
-    """The whole tab."""
+    """The text of the whole tab."""
     cited = [CITATION, *(s.explanation.citation for s in specs if s.explanation)]
     return (
         f'<div class="cl-about">{READING}<h2>The methods</h2>{"".join(map(_method, specs))}{MODELS[profile]}'

@@ -38,7 +38,7 @@ class BatchEntry:
     error: str = ""
 
     def cells(self) -> list[Any]:
-        """As HEAD names them."""
+        """The cells of its row, in the order of HEAD."""
         if self.result is None:
             return [self.file, self.method, "", None, None, None, None, self.error]
         scores = [self.result.scores[k].value if k in self.result.scores else None for k in ("clipscore", "perplexity", "words")]
@@ -86,7 +86,7 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes | MediaErr
 
 
 def caption_files(studio: Studio, paths: Sequence[str], methods: Sequence[str]) -> Iterator[BatchEntry]:
-    """Rows as they come."""
+    """The entries of all files, as they are finished."""
     for i, (name, content) in enumerate(unpacked(paths)):
         if i == MAX_FILES:
             yield BatchEntry(name, error=f"Only the first {MAX_FILES} files are taken: send the rest as another batch.")
@@ -110,7 +110,7 @@ def _media(name: str, content: str | bytes | MediaError) -> Media:
 
 
 def batch_table(rows: Sequence[BatchEntry]) -> str:
-    """What is there so far."""
+    """A table of the entries so far."""
 
     def cell(name: str, value: Any) -> str:
         if isinstance(value, float):
@@ -121,17 +121,17 @@ def batch_table(rows: Sequence[BatchEntry]) -> str:
 
 
 def batch_csv(rows: Sequence[BatchEntry] | None) -> str:
-    """For a spreadsheet."""
+    """The entries as CSV, for a spreadsheet."""
     return csv_text(HEAD, [row.cells() for row in rows]) if rows else ""
 
 
 def batch_jsonl(rows: Sequence[BatchEntry] | None) -> str:
-    """One object a line."""
+    """The entries as JSON lines, one object each."""
     return "".join(json.dumps(dict(zip(HEAD, row.cells(), strict=True)), ensure_ascii=False) + "\n" for row in rows or [])
 
 
 class Batch:
-    """Layout and wiring."""
+    """The tab's components and their wiring."""
 
     def __init__(self, studio: Studio, specs: list[Spec]):
         self.studio, rows = studio, gr.State([])

@@ -45,7 +45,7 @@ class Card:
 
     @property
     def spec(self) -> Spec:
-        """Whose card it is."""
+        """The spec of the method whose card it is."""
         return self.controller.spec
 
 
@@ -176,7 +176,7 @@ class Compare:
         return [*sharing.columns([c.spec for c in self.cards], methods), *self._ask()]
 
     def _ask(self) -> list[int]:
-        """Every card is to run."""
+        """New numbers for all cards, which make them run."""
         return [_number() for _ in self.cards]
 
     def _rows(self, runs: tuple) -> list[tuple]:

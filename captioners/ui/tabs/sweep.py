@@ -30,7 +30,7 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep found."""
+    """The results of a sweep, one for each value."""
 
     method: str
     control: str
@@ -41,7 +41,7 @@ class Swept:
     input: str = ""  # the name of what was captioned
 
     def scores(self, name: str) -> list[float | None]:
-        """One score along the values."""
+        """The values of one score, in the order of the swept values."""
         return [r.scores[name].value if name in r.scores else None for r in self.results]
 
     @property
@@ -52,7 +52,7 @@ class Swept:
 
 
 def swept_controls(spec: Spec) -> list[Control]:
-    """The controls that have a range."""
+    """The controls that can be swept: those that have a range."""
     return [c for c in spec.controls if c.kind == "number" and c.name != "seed"]
 
 
@@ -83,7 +83,7 @@ def sweep_figure(swept: Swept) -> go.Figure:
 
 
 def sweep_table(swept: Swept) -> str:
-    """One row per value."""
+    """The results as a table with one row per value."""
     rows = [
         [
             f"{value:g}{' ← best CLIPScore' if i == swept.turning_point else ''}",
@@ -100,7 +100,7 @@ def sweep_table(swept: Swept) -> str:
 
 
 def sweep_csv(swept: Swept | None) -> str:
-    """The table for a spreadsheet."""
+    """The results as CSV, for a spreadsheet."""
     if swept is None:
         return ""
     rows = [
@@ -110,7 +110,7 @@ def sweep_csv(swept: Swept | None) -> str:
 
 
 def sweep_json(swept: Swept | None) -> str:
-    """Everything, traces too."""
+    """The results as JSON, with their traces."""
     return "" if swept is None else json.dumps(to_json(swept), ensure_ascii=False)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from captioners import registry
-from captioners.study.analysis import about_question, analyse
+from captioners.study.analysis import analyse, strengths
 from captioners.study.design import make_design
 from captioners.study.preparing import Input, Preparation
 from captioners.study.report import csv_report
@@ -125,8 +125,8 @@ class VotingPanel:
     def _forget(self, rater: str) -> list[Any]:
         """Delete everything about this rater, here and in his browser."""
         count = self.store.forget(self.study.id, rater)
-        gr.Info(f"{count} votes deleted.")
-        return ["", -1, self._intro(), gr.Button("Begin", visible=True), gr.Column(visible=False), *self._blank(), "", self._about("")]
+        told = f'{self._intro()}<p role="status">{count} {"vote" if count == 1 else "votes"} deleted.</p>'
+        return ["", -1, told, gr.Button("Begin", visible=True), gr.Column(visible=False), *self._blank(), "", self._about("")]
 
     def _standing(self, rater: str) -> list[str]:
         return [self._leaderboard(rater), self._about(rater)]
@@ -190,10 +190,8 @@ class VotingPanel:
             counted, board = self._board
             if not board or time.monotonic() - counted > FRESH:
                 votes = [v for v in self.store.votes(self.study.id) if not v.is_check]
-                board = [
-                    {"text": q.text, **about_question([v for v in votes if v.question == q.id], LEADERBOARD_RESAMPLES)}
-                    for q in self.study.design.questions
-                ]
+                asked = [(q, [v for v in votes if v.question == q.id]) for q in self.study.design.questions]
+                board = [{"text": q.text, "votes": len(said), "strengths": strengths(said, LEADERBOARD_RESAMPLES)} for q, said in asked]
                 self._board = time.monotonic(), board
             return board
 
