@@ -43,7 +43,7 @@ class ImageEncoder(nn.Module):
 
     grid_shape = (7, 7)
 
-    def __init__(self, dim: int = 512, backbone: str = LITE2):
+    def __init__(self, dim: int = 512, backbone: str = LITE0):
         super().__init__()
         self.backbone = _backbone(backbone, in_chans=3)
         self.project = nn.Linear(FEATURE_DIM, dim)

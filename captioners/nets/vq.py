@@ -19,7 +19,7 @@ class VQConfig:
 
     codes: int = 1024
     dim: int = 64  # of a codebook vector
-    hidden: int = 384
+    hidden: int = 0  # of encoder and decoder, whose cells then hear from their neighbours; 0: one layer, each cell alone
     media_dim: int = 512
     rows: int = 7  # of the grid that the cells stand in
     decay: float = 0.99  # of the moving averages
@@ -54,17 +54,15 @@ class VQAutoencoder(nn.Module):
     def __init__(self, config: VQConfig):
         super().__init__()
         self.config = config
-        wide, rows = config.hidden, config.rows
-        self.enter = nn.Sequential(
-            nn.LayerNorm(config.media_dim),
-            nn.Linear(config.media_dim, wide),
-            nn.GELU(),
-            Neighbours(wide, rows),
-            nn.Linear(wide, config.dim),
-        )
+        wide, rows = config.hidden or config.dim, config.rows
+        self.enter = nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, wide))
+        self.leave = nn.Sequential(nn.Linear(config.dim, wide), nn.GELU())
+        if config.hidden:
+            self.enter.extend([nn.GELU(), Neighbours(wide, rows), nn.Linear(wide, config.dim)])
+            self.leave.append(Neighbours(wide, rows))
+        self.leave.append(nn.Linear(wide, config.media_dim))
         self.register_buffer("codebook", torch.randn(config.codes, config.dim))
         self.register_buffer("counts", torch.ones(config.codes))  # cells of each code in a batch, on average
-        self.leave = nn.Sequential(nn.Linear(config.dim, wide), nn.GELU(), Neighbours(wide, rows), nn.Linear(wide, config.media_dim))
 
     def encode(self, grid: Tensor) -> Tensor:
         """The code of every cell: (b, cells, media_dim) → (b, cells)."""

@@ -129,8 +129,7 @@ class EmbeddedMatcher:
 
 
 def _matcher_net(config: dict[str, Any]) -> MatcherNet:
-    config.pop("calibration")
-    return MatcherNet(MatcherConfig(**config))
+    return MatcherNet(MatcherConfig(**{k: v for k, v in config.items() if k not in ("calibration", "encoder")}))
 
 
 def _chunks(rows: list[Row], size: int) -> list[list[Row]]:
@@ -281,7 +280,7 @@ class EmbeddedJudges:
 
 
 def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
-    """Players and judges on shelves of their own. Pictures are encoded for the judge by an encoder of its own.
+    """Players and judges on shelves of their own. The judge of pictures looks with the encoder that its header names.
 
     Players look for a part among `checkpoints` first, the last one before the others. Judges are always the shipped ones, so that scores
     can be compared.
@@ -290,7 +289,10 @@ def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
     shelf, tokenizer = Shelf(device, *folders), _tokenizer(*folders)
     players = Players(shelf, Encoder(shelf), tokenizer)
     shipped = Shelf(device)
-    judges = EmbeddedJudges(shipped, Encoder(shipped, image="judge-encoder"), _tokenizer(WEIGHTS))
+    looks = read_config(find_part("image-judge", WEIGHTS)).get("encoder", "image-encoder")
+    shared = looks == "image-encoder" and not checkpoints  # then a picture is encoded once for both sides
+    encoder = players.encoder if shared else Encoder(shipped, image=looks)
+    judges = EmbeddedJudges(shipped, encoder, _tokenizer(WEIGHTS))
     return Profile("embedded", players, judges, load=players.load)
 
 

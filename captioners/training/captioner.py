@@ -43,7 +43,7 @@ class CaptionerRecipe(Recipe):
     sounds: int = 5000  # examples of an epoch that are sounds
 
 
-RECIPE = CaptionerRecipe(epochs=5, batch=64, lr=1e-3)
+RECIPE = CaptionerRecipe(epochs=6, batch=64, lr=1e-3)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from captioners.training import Job, Recipe, corpus
 from captioners.training.loop import fit
 from captioners.training.tokenizer import load_tokenizer
 
-RECIPE = Recipe(epochs=3, batch=64, lr=1e-3, ema=0.995)
+RECIPE = Recipe(epochs=4, batch=64, lr=1e-3, ema=0.995)
 HELD_OUT = 10  # every tenth sentence is for development
 CUT = 0.5  # share of training sentences that are cut off
 EACH = 9000  # sentences of each side of `visibility` and of the judge

