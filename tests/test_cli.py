@@ -150,7 +150,7 @@ def test_an_impossible_setting_is_refused_with_what_is_possible(assignment, word
         (["evaluate", "DIR", "--json", "nowhere/out.json"], "nowhere/out.json cannot be written"),
         (["evaluate", "DIR", "--captions", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["evaluate", "DIR", "--captions", "x", "--method", "echo"], "leave --method"),
-        (["train", "wheels", "--data", "DIR", "--out", "DIR"], "There is no part called 'wheels' in this profile: choose from tokenizer"),
+        (["train", "wheels", "--data", "DIR", "--out", "DIR"], "There is no part called 'wheels' in this profile: choose from all, tokenizer"),
         (["train", "tokenizer", "--data", "nowhere", "--out", "DIR"], "There is no folder nowhere"),
     ],
 )
@@ -219,7 +219,7 @@ def test_train_hands_its_options_to_the_part(capsys, tmp_path, monkeypatch):
     ]
     code, out, _ = run(capsys, *argv)
     ((name, job),) = jobs
-    assert job.sizes == (("dim", "96"),)
+    assert job.settings == (("dim", "96"),)
     assert (code, json.loads(out)) == (0, {"loss": 1.5})
     assert (name, job.out, job.seed, job.epochs, job.final, job.device) == ("cfg", tmp_path / "out", 3, 0.5, True, "auto")
     assert job.out.is_dir()

@@ -36,7 +36,7 @@ def sentences(name: str, job: Job) -> Sentences:
     """What a classifier learns from and is measured on, in a fixed random order. The judge's half of the published set is its own."""
     audible, silent = corpus.sentences(job.data)
     rng = random.Random(0)
-    pictures, sounds = captions(job, 1 if name == "audibility-judge" else 0)
+    pictures, sounds = ([], []) if name == "audibility" else captions(job, 1 if name == "audibility-judge" else 0)
 
     def some(texts: list[str], count: int) -> list[str]:
         return rng.sample(texts, min(count, len(texts)))

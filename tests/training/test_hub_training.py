@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import fakes
 import pytest
@@ -52,8 +53,8 @@ def data(tmp_path_factory):
 def small(monkeypatch):
     """Small batches and networks."""
     for module, size in ((captioner, 2), (classifier, 8), (mask_denoiser, 2), (prefix_denoiser, 2)):
-        monkeypatch.setattr(module, "BATCH", size)
-    monkeypatch.setattr(captioner, "LR", 1e-2)
+        monkeypatch.setattr(module, "RECIPE", replace(module.RECIPE, batch=size))
+    monkeypatch.setattr(captioner, "RECIPE", replace(captioner.RECIPE, lr=1e-2))
     monkeypatch.setattr(mask_denoiser, "SIZES", {"dim": 16, "text_layers": 0, "cross_layers": 2, "heads": 2})
     monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
 

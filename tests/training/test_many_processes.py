@@ -11,7 +11,7 @@ import json, sys
 from pathlib import Path
 import torch
 from torch import nn
-from captioners.training import Job
+from captioners.training import Job, Recipe
 from captioners.training.loop import fit
 
 folder = Path(sys.argv[1])
@@ -34,7 +34,7 @@ def error(model):
 
 
 job = Job(folder, folder, folder, device="cpu", quiet=True)
-_, report = fit(job, "toy", model, batches, 6, loss, error, 2, 0.1, "-error", save=lambda m: saved.append(1))
+_, report = fit(job, "toy", model, batches, 6, loss, error, Recipe(2, 1, 0.1), "-error", save=lambda m: saved.append(1))
 rank = torch.distributed.get_rank()
 weights = [p.tolist() for p in model.parameters()]
 (folder / f"{rank}.json").write_text(json.dumps({"seen": seen, "weights": weights, "saved": len(saved), "reported": bool(report)}))
