@@ -37,7 +37,7 @@ class Meter:
 
     def __init__(self, studio: Studio):
         self.lock, self.inside, self.since, self.busy, self.worked = Lock(), 0, 0.0, 0.0, 0.0
-        studio._compute, studio._look = self.watched(studio._compute), self.watched(studio._look)
+        studio._compute, studio._prepare = self.watched(studio._compute), self.watched(studio._prepare)
 
     def watched(self, inner: Callable[..., Iterator]) -> Callable[..., Iterator]:
         """A generator whose work is counted."""
