@@ -28,6 +28,47 @@
     const replay = event.target.closest?.(".cl-replay");
     if (replay) mark(replay, at(replay));
   });
+  // Pointing at a word of a finished caption, by mouse, touch or keyboard, lights where in the input it comes from.
+  const light = document.createElement("div");
+  light.className = "cl-light";
+  light.hidden = true;
+  light.setAttribute("aria-hidden", "true");
+  document.body.append(light);
+  const mapOf = (token) => {
+    const at = token?.getAttribute("popovertarget")?.split("-").at(-1);
+    return at && token.closest(".cl-card")?.querySelector(`.cl-word[data-at~="${at}"]`);
+  };
+  const inputBox = () => {
+    const input = [...document.querySelectorAll("#cl-picture img, #cl-sound #waveform")].find((e) => e.getClientRects().length);
+    if (!input) return null;
+    let { left, top, width, height } = input.getBoundingClientRect();
+    if (input.naturalWidth && getComputedStyle(input).objectFit !== "fill") { // the picture stands in the middle of its element
+      const scale = Math.min(width / input.naturalWidth, height / input.naturalHeight);
+      const [w, h] = [scale * input.naturalWidth, scale * input.naturalHeight];
+      [left, top, width, height] = [left + (width - w) / 2, top + (height - h) / 2, w, h];
+    }
+    return { left: `${left + scrollX}px`, top: `${top + scrollY}px`, width: `${width}px`, height: `${height}px` };
+  };
+  const show = (event) => {
+    const token = event.target.closest?.(".cl-caption button.cl-token"), word = mapOf(token), box = word && inputBox();
+    light.hidden = !box;
+    if (!box) return;
+    Object.assign(light.style, box, { backgroundImage: `url("${word.querySelector("img").src}")` });
+    light.dataset.word = word.querySelector("figcaption").firstChild.textContent.trim();
+  };
+  for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, show);
+  document.addEventListener("focusout", () => (light.hidden = true));
+  addEventListener("resize", () => (light.hidden = true));
+  // The panel of a word that was tapped or opened shows the same: on a phone the input is out of sight.
+  document.addEventListener("toggle", (event) => {
+    const panel = event.target;
+    if (event.newState !== "open" || !panel.matches?.(".cl-caption .cl-pop") || panel.querySelector(".cl-where")) return;
+    const word = mapOf(document.querySelector(`[popovertarget="${panel.id}"]`)), where = word?.closest(".cl-where");
+    if (!where) return;
+    const here = where.cloneNode(false);
+    here.append(word.querySelector(".cl-thumb").cloneNode(true));
+    panel.prepend(here);
+  }, true);
   // On a narrow screen the cards stand below the sliders: Caption goes there.
   document.addEventListener("click", (event) => {
     if (!event.target.closest?.("#cl-run") || !matchMedia("(max-width: 900px)").matches) return;

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from captioners.allocator import lacks_memory
 from captioners.contract import MethodModels
 from captioners.decoding import diversity, rank, step_tokens
 from captioners.run_record import RunRecord, current_run, recorded
 from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step, TokenTrace, to_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 INPUT_WORDS = {"image": "a picture", "audio": "a sound clip"}
 
@@ -100,6 +103,13 @@ class Captioner(ABC):
     def caption(self, media: Media, settings: Settings | None = None) -> Result:
         """One caption."""
         return self.caption_batch([media], [settings or self.spec.settings()])[0]
+
+    def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
+        """log p of each token of a finished caption (m, tokens) when some cells of the input cannot be seen: hidden (m, cells).
+
+        None if the method cannot tell. `captioners/attribution.py` makes of it where words come from.
+        """
+        return None
 
     @classmethod
     def passes(cls, settings: Settings) -> int:

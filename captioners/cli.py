@@ -71,6 +71,8 @@ def build_parser() -> Parser:
     dataset.add_argument("--batch", type=int, default=32, metavar="N", help="items that are captioned at once (default: 32)")
     dataset.add_argument("--features", metavar="DIR", help="keep the encoders' features here, for this run and later ones")
     dataset.add_argument("--traces", action="store_true", help="read the words' traces too: what the input added to words, by class")
+    pointing = "measure more: do words for boxed objects come from inside the boxes?"
+    dataset.add_argument("--metric", action="append", default=[], choices=("pointing",), help=pointing)
     dataset.add_argument("--no-people", action="store_true", help="leave the row of people's own captions out")
     dataset.add_argument("--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)")
     dataset.add_argument("--workers", type=int, metavar="N", help="of Ray (default: one for each GPU, or core)")
@@ -190,7 +192,7 @@ def caption_command(args: argparse.Namespace) -> None:
                 raise
             print(f"{spec.id} is left out: {error}", file=sys.stderr)
             continue
-        results.append(step.finished)
+        results.append(lab.explain(step.finished, media) if args.json else step.finished)
         if not args.json:
             print_result(step.finished)
     if args.json:
@@ -244,6 +246,7 @@ def measure_command(args: argparse.Namespace, page: Callable[[Report], str], cap
             captions_file=captions_file,
             batch_size=args.batch,
             traced=args.traces,
+            pointing="pointing" in args.metric,
             people=not args.no_people,
             engine=find_engine(args),
             journal=journal,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from captioners.types import Media, Modality
 
@@ -155,6 +155,15 @@ class Matcher(Protocol):
         ...
 
 
+@runtime_checkable
+class PartialMatcher(Matcher, Protocol):
+    """A matcher that can also look at a part of its input."""
+
+    def embed_without(self, media: Media, hidden: Tensor) -> Tensor | None:
+        """One input with some cells hidden: hidden (m, cells) → (m, d); None if it has other cells."""
+        ...
+
+
 class YesNoClassifier(Protocol):
     """A text classifier behind one question: can this be heard, or seen?"""
 
@@ -183,6 +192,27 @@ class FluencyJudge(Protocol):
 
     def log_likelihood(self, texts: list[str]) -> list[float]:
         """Nats, the end of the sentence included."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """One sentence as an encoder reads it."""
+
+    vectors: Tensor  # (t, d), unit length, the start and the end of the sentence among them
+    counted: Tensor  # (t,) False for start and end
+
+
+class TextJudge(Protocol):
+    """A text encoder that only judges: BERTScore's."""
+
+    @property
+    def name(self) -> str:
+        """Shown beside every number that came from it."""
+        ...
+
+    def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:
+        """Each sentence's tokens in their context."""
         ...
 
 

@@ -60,6 +60,13 @@ def repeated_tokens(ids: list[int], size: int) -> list[int]:
     return [ids[i + size - 1] for i in range(len(ids) - size + 1) if ids[i : i + size - 1] == tail]
 
 
+def trace_ids(tokenizer: Tokenizer, trace: Sequence[TokenTrace]) -> list[int] | None:
+    """The token ids of a trace; None if one of its pieces cannot be told."""
+    ids = [tokenizer.token_id(token.token) for token in trace]
+    known = [i for i in ids if i is not None]
+    return known if len(known) == len(ids) else None
+
+
 def forced_ids(tokenizer: Tokenizer, settings: Settings, max_tokens: int) -> dict[int, int]:
     """Settings.forced as {position: token id}. A word of several pieces takes as many positions."""
     forced: dict[int, int] = {}

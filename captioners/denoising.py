@@ -23,9 +23,9 @@ from torch import Tensor
 from captioners import guidance
 from captioners.captioner import Captioner
 from captioners.contract import Tokenizer
-from captioners.decoding import SAMPLING_TEMPERATURE, TraceColumns, forced_ids, generator
+from captioners.decoding import SAMPLING_TEMPERATURE, TraceColumns, forced_ids, generator, trace_ids
 from captioners.run_record import RunRecord, current_run
-from captioners.types import Media, Modality, Settings, Step, StepToken, TokenTrace
+from captioners.types import Media, Modality, Result, Settings, Step, StepToken, TokenTrace
 
 
 @dataclass
@@ -237,6 +237,40 @@ class DenoisingTrace:
             {"step": k, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in tokens]} for k, tokens in enumerate(frames, 1)
         ]
         return {"denoising": denoising, **self.history.process.details(self.row)}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Words that were decided at about the same time, and what stood there before."""
+
+    step: int
+    positions: list[int]  # of the words
+    known: list[int | None]  # the token at every position before, None where none was
+
+
+def decisions(tokenizer: Tokenizer, result: Result, drafts: bool, most: int = 4) -> list[Decision] | None:
+    """When the words of a finished caption were decided, in at most `most` groups; None if it has no record of its steps.
+
+    `drafts` counts words that may still change among what was known.
+    """
+    frames, final = result.details.get("denoising"), trace_ids(tokenizer, result.trace)
+    if not frames or not final:
+        return None
+    at_hand = ("draft", "final") if drafts else ("final",)
+    forced = {int(position): tokenizer.token_id(word) for position, word in result.settings.get("forced", {}).items()}
+    states = [[forced.get(position) for position in range(len(final))]]  # before each step
+    for frame in frames:
+        states.append([tokenizer.token_id(text) if state in at_hand else None for text, state, _ in frame["tokens"][: len(final)]])
+    decided = []  # the step that each word stands from
+    for position, token in enumerate(final):
+        step = len(frames) - 1
+        while step and states[step][position] == token:
+            step -= 1
+        decided.append(step)
+    order = sorted(range(len(final)), key=decided.__getitem__)
+    size = math.ceil(len(order) / most)
+    groups = [order[i : i + size] for i in range(0, len(order), size)]
+    return [Decision(decided[group[0]], group, states[decided[group[0]]]) for group in groups]
 
 
 class DenoisingCaptioner(Captioner):

@@ -15,8 +15,9 @@ from typing import TypeVar
 import numpy as np
 
 from captioners import registry
+from captioners.attribution import explained
 from captioners.captioner import Captioner
-from captioners.contract import FluencyJudge, Matcher, YesNoClassifier
+from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
 from captioners.metrics.text import count_words
@@ -36,6 +37,14 @@ class AvailableJudges:
     fluency: FluencyJudge | None
     audibility: YesNoClassifier | None  # for sound
     notes: tuple[str, ...]
+
+
+def find_text_judge(judges: Judges) -> tuple[TextJudge | None, tuple[str, ...]]:
+    """BERTScore's encoder where a profile has one, or a note why it cannot be had; it is large, and only data sets are measured with it."""
+    try:
+        return judges.texts(), ()
+    except ProfileError as error:
+        return None, (f"bertscore is left out: {error}",)
 
 
 def find_judges(judges: Judges, kind: Modality) -> AvailableJudges:
@@ -149,6 +158,10 @@ class Lab:
         if judges.fluency:
             scores["perplexity"] = Score(float(np.exp(log_perplexity(judges.fluency, [result.caption])[0])), judges.fluency.name)
         return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *judges.notes])
+
+    def explain(self, result: Result, media: Media) -> Result:
+        """The result with where each of its words comes from in `details["attribution"]`, if its method can tell."""
+        return explained(self.method(result.method), media, result)
 
     def prepare_scoring(self, media: Media) -> None:
         """Compute and keep what scoring will need of an input, before there is a caption."""

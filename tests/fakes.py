@@ -68,6 +68,9 @@ class FakeJudges:
     def audibility(self):
         return LetterJudge()
 
+    def texts(self):
+        return None
+
 
 class LetterJudge:
     """Calls audible what has an "a" in it."""
@@ -87,6 +90,9 @@ class NoJudges:
 
     def audibility(self):
         raise MissingPart("There is no audibility-judge.safetensors: run `python -m captioners train audibility-judge`.")
+
+    def texts(self):
+        return None
 
 
 SEED = Control("seed", "number", "Seed", "Chooses the words.", 0, 0, 1000, 1)

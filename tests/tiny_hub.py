@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
+    BertConfig,
+    BertModel,
     BertTokenizerFast,
     ClapAudioConfig,
     ClapConfig,
@@ -145,6 +147,19 @@ def save_distilbert(folder: Path, seed: int) -> Path:
     return folder
 
 
+def save_bert(folder: Path, seed: int) -> Path:
+    """transformers' BERT of two layers with a word-piece vocabulary of a few words."""
+    folder.mkdir(parents=True)
+    words = sorted({w.strip(".").lower() for s in SENTENCES for w in s.split()})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    BertTokenizerFast(vocab={w: i for i, w in enumerate(vocabulary)}, model_max_length=32).save_pretrained(folder)
+    torch.manual_seed(seed)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(vocabulary), **size, max_position_embeddings=32)).eval().save_pretrained(folder)
+    return folder
+
+
 def save_vq(folder: Path) -> Path:
     """diffusers' VQModel: 32 pixels to 4 × 4 codes of 16."""
     from diffusers import VQModel
@@ -166,6 +181,7 @@ def save_all(folder: Path) -> Path:
     save_gpt2(folder / "fluency-judge", 4)
     save_clap(folder / "audio-ranker", 5)
     save_clap(folder / "audio-judge", 6)
+    save_bert(folder / "text-judge", 9)
     save_distilbert(folder / "audibility", 7)
     save_distilbert(folder / "visibility", 8)
     save_vq(folder / "codes")

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from captioners.contract import TextJudge
 from captioners.evaluation.dataset import Dataset, Item, read_captions
 from captioners.evaluation.engines import Engine, LocalEngine
 from captioners.evaluation.journal import Journal
 from captioners.evaluation.report import PEOPLE, FailedItem, Interval, ItemReport, Report, RunReport
 from captioners.evaluation.worker import BatchResult, CaptionRecord, Plan
-from captioners.lab import AvailableJudges, Lab, choose_methods
+from captioners.lab import AvailableJudges, Lab, choose_methods, find_text_judge
 from captioners.metrics.base import Rows, measure
 from captioners.metrics.matching import TextCachingMatcher
 from captioners.sound_classes import SOUND_CLASSES
@@ -32,6 +33,7 @@ def evaluate(
     captions_file: str | Path | None = None,
     batch_size: int = BATCH,
     traced: bool = False,
+    pointing: bool = False,
     people: bool = True,
     engine: Engine | None = None,
     journal: Path | None = None,
@@ -40,10 +42,13 @@ def evaluate(
     """Caption a data set with some methods (all that can, without any named) or take given captions, and measure.
 
     A method has one run for each of its `settings`, or one with its own defaults. With `traced` the words' traces are read too,
-    with `people` the report also has people's own captions: each item's first reference, measured against the others.
+    with `pointing` it is found out where words for boxed objects come from, and with `people` the report also has people's own
+    captions: each item's first reference, measured against the others.
     A run that was killed goes on from its `journal`; whoever has stored the report removes that file.
     """
     kind = dataset.kind
+    if pointing and not any(item.boxes for item in dataset):
+        raise CaptionLabError(f"{dataset.name} has no boxes to point at: write them into captions.jsonl, or leave --metric pointing out.")
     judges = lab.judges(kind)
     if judges.matcher:
         judges = replace(judges, matcher=TextCachingMatcher(judges.matcher))
@@ -58,8 +63,9 @@ def evaluate(
     else:
         planned = [(s.id, values) for s in choose_methods(kind, methods) for values in settings.get(s.id) or [s.settings()]]
 
-    results = _gather(lab, Plan(tuple(planned), traced), work, batch_size, engine or LocalEngine(), journal, progress)
-    scorer = Scorer(results, judges, lab.profile.name)
+    results = _gather(lab, Plan(tuple(planned), traced, pointing), work, batch_size, engine or LocalEngine(), journal, progress)
+    texts, missing = find_text_judge(lab.profile.judges) if all(item.references for item in dataset) else (None, ())
+    scorer = Scorer(results, replace(judges, notes=judges.notes + missing), lab.profile.name, texts)
     if captions_file is not None:
         readable = [(item, CaptionRecord(caption)) for item, caption in given if item.id not in scorer.failed]
         runs = [scorer.run("given", {}, 0.0, readable)]
@@ -100,8 +106,8 @@ def _match_given(captions: list[tuple[str, str, str]], dataset: Dataset) -> tupl
 class Scorer:
     """Turns the batches' results into the report's runs."""
 
-    def __init__(self, results: Sequence[BatchResult], judges: AvailableJudges, profile: str) -> None:
-        self.results, self.judges, self.profile = results, judges, profile
+    def __init__(self, results: Sequence[BatchResult], judges: AvailableJudges, profile: str, texts: TextJudge | None = None) -> None:
+        self.results, self.judges, self.profile, self.texts = results, judges, profile, texts
         self.failed = {name: reason for r in results for name, reason in r.failed.items()}
         self.vectors = {name: v for r in results if r.vectors is not None for name, v in zip(r.ids, r.vectors, strict=True)}
 
@@ -160,9 +166,11 @@ class Scorer:
             matcher=self.judges.matcher,
             media=np.stack([self.vectors[item.id] for item in items]) if self.judges.matcher else None,
             fluency=self.judges.fluency,
+            texts=self.texts,
             audibility=self.judges.audibility,
             categories=[item.category for item in items] if all(item.category in SOUND_CLASSES for item in items) else None,
             objects=[item.objects for item in items if item.objects is not None] if all(known) else None,
             candidates=[list(r.candidates) for r in records] if all(r.candidates for r in records) else None,
+            points=[r.points or [] for r in records] if any(r.points is not None for r in records) else None,
             gains=gains if len(gains) == len(records) else None,
         )

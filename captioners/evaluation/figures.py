@@ -32,6 +32,7 @@ ALONG = (  # metric, label: those that a run has are drawn
     ("distinct", "distinct captions"),
     ("vocabulary", "vocabulary"),
     ("words", "words"),
+    ("pointing", "words from inside their boxes"),
     ("gain-content", "cond − uncond, content words"),
     ("gain-function", "cond − uncond, function words"),
 )

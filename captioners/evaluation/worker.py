@@ -5,19 +5,21 @@ from __future__ import annotations
 import base64
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from captioners.evaluation.dataset import Item
+from captioners.attribution import attribute
+from captioners.evaluation.dataset import Box, Item
 from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.media.pictures import reshaped
-from captioners.metrics.base import Gains
+from captioners.metrics.base import Gains, Point
 from captioners.metrics.matching import embed_media
+from captioners.metrics.pointing import points
 from captioners.metrics.word_classes import gains_by_class
 from captioners.types import CaptionLabError, Media, Result, Settings
 
@@ -28,6 +30,7 @@ class Plan:
 
     runs: tuple[tuple[str, Settings], ...]  # method and settings
     traced: bool = False  # whether the words' traces are read
+    pointing: bool = False  # whether it is found out where words for boxed objects come from
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class CaptionRecord:
     caption: str
     candidates: tuple[str, ...] = ()  # all of them where there are several, the best first
     gains: Gains | None = None  # what the condition added to its words, by class, where traces are read
+    points: list[Point] | None = None  # where its words for boxed objects come from, where that was asked
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class BatchResult:
 
     def __json__(self) -> dict[str, Any]:
         vectors = None if self.vectors is None else base64.b64encode(np.float32(self.vectors).tobytes()).decode()
-        captions = [[[c.caption, list(c.candidates), c.gains] for c in run] for run in self.captions]
+        captions = [[[c.caption, list(c.candidates), c.gains, c.points] for c in run] for run in self.captions]
         return {**vars(self), "captions": captions, "vectors": vectors}
 
     @classmethod
@@ -60,7 +64,7 @@ class BatchResult:
         ids, vectors = value["ids"], value["vectors"]
         if vectors is not None:
             vectors = np.frombuffer(base64.b64decode(vectors), np.float32).reshape(len(ids), -1)
-        captions = [[CaptionRecord(caption, tuple(candidates), gains) for caption, candidates, gains in run] for run in value["captions"]]
+        captions = [[CaptionRecord(caption, tuple(candidates), *rest) for caption, candidates, *rest in run] for run in value["captions"]]
         return cls(**{**value, "captions": captions, "vectors": vectors})
 
 
@@ -69,6 +73,7 @@ class Worker:
 
     def __init__(self, lab: Lab, plan: Plan) -> None:
         self.lab, self.plan = lab, plan
+        self.boxes: dict[str, Mapping[str, tuple[Box, ...]]] = {}  # of every item that was read
         for name, _ in plan.runs:
             lab.method(name)
 
@@ -82,6 +87,7 @@ class Worker:
             except CaptionLabError as error:
                 return error
 
+        self.boxes |= {item.id: item.boxes for item in items}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return dict(zip((item.id for item in items), pool.map(load, items), strict=True))
 
@@ -94,16 +100,18 @@ class Worker:
         captions: list[list[CaptionRecord]] = []
         seconds: list[float] = []
         weights = {"matcher": matcher.name} if matcher else {}
-        for name, settings in self.plan.runs:
+        for method, settings in self.plan.runs:
             started = time.perf_counter()
-            asked = settings if self.plan.traced else settings.untraced()
-            results = self.lab.results(inputs, name, [asked] * len(inputs), scored=False)  # the whole set is measured at once
+            asked = settings if self.plan.traced or self.plan.pointing else settings.untraced()
+            results = self.lab.results(inputs, method, [asked] * len(inputs), scored=False)  # the whole set is measured at once
             seconds.append(time.perf_counter() - started)
-            captions.append([self._record(result) for result in results])
+            captions.append([self._record(name, m, result) for (name, m), result in zip(media.items(), results, strict=True)])
             weights |= {part: digest for result in results for part, digest in result.weights.items()}
         failed = {name: str(error) for name, error in read.items() if name not in media}
         return BatchResult(list(media), captions, seconds, vectors, failed, weights)
 
-    def _record(self, result: Result) -> CaptionRecord:
+    def _record(self, name: str, media: Media, result: Result) -> CaptionRecord:
         several = tuple(c.caption for c in result.candidates) if len(result.candidates) > 1 else ()
-        return CaptionRecord(result.caption, several, gains_by_class(result.trace) if self.plan.traced else None)
+        gains = gains_by_class(result.trace) if self.plan.traced else None
+        found = attribute(self.lab.method(result.method), media, result) if self.plan.pointing else None
+        return CaptionRecord(result.caption, several, gains, points(found, self.boxes[name]) if found else None)

@@ -28,13 +28,14 @@ from captioners.decoding import (
     repeated_tokens,
     stack_by_modality,
     step_tokens,
+    trace_ids,
 )
 from captioners.methods.beam_search import BeamSearch
 from captioners.methods.language_guides import LanguageGuide, language_guide
 from captioners.nets.transformer import KeysValues
 from captioners.registry import register
 from captioners.run_record import RunRecord, current_run
-from captioners.types import Explanation, Media, Modality, Settings, Spec, Step
+from captioners.types import Explanation, Media, Modality, Result, Settings, Spec, Step
 
 COMPACT_AT = 7 / 8  # of the batch: when this share or less of its captions is unfinished, the finished ones leave it
 LEAST_FORCED = -1e4  # log-probability in a search of a forced token that could not be said: the search must go on
@@ -176,6 +177,19 @@ class ClassifierFree(Captioner):
             with record.stage("trace"):
                 branches.fill_unconditional(trace, [c for own in captions for c in own if c.beta == 0])
         yield [self._finish(media[item], settings[item], own, trace) for item, own in enumerate(captions)]
+
+    @torch.no_grad()
+    def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
+        """By the decoder, which does not look at the hidden cells."""
+        grid = self.models.encode([media])[0].grid
+        ids = trace_ids(self.models.tokenizer, result.trace)
+        if ids is None or len(grid) != hidden.shape[1]:
+            return None
+        decoder, rows = self.models.caption_decoder(), len(hidden)
+        seen = decoder.condition({media.kind: grid[None]}, torch.zeros(rows, dtype=torch.long, device=grid.device))
+        said = torch.tensor([self.models.start_token(media.kind), *ids], device=grid.device).expand(rows, -1)
+        logits, _ = decoder(said[:, :-1], seen.without(hidden.to(grid.device)))
+        return logits.log_softmax(-1).gather(-1, said[:, 1:, None])[..., 0]
 
     # ------------------------------------------------------------------------------------------------- one caption
 

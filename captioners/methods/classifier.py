@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from captioners import guidance
 from captioners.captioner import Captioner
-from captioners.contract import SteeredModels
+from captioners.contract import PartialMatcher, SteeredModels
 from captioners.controls import GUIDANCE_SCALE, MAX_TOKENS, NUM_CANDIDATES, SEED, choice, number, text
 from captioners.decoding import (
     SAMPLING_TEMPERATURE,
@@ -28,12 +28,13 @@ from captioners.decoding import (
     generator,
     repeated_tokens,
     step_tokens,
+    trace_ids,
 )
-from captioners.methods.text_scorer import TextScorer
+from captioners.methods.text_scorer import TextScorer, relevance_temperature
 from captioners.nets.context_cache import ContextCache
 from captioners.registry import register
 from captioners.run_record import RunRecord, current_run
-from captioners.types import Explanation, Media, Modality, Settings, Spec, Step, TokenTrace
+from captioners.types import Explanation, Media, Modality, Result, Settings, Spec, Step, TokenTrace
 
 STEP_SIZE = 0.3  # ZeroCap's, at guidance scale 2
 FUSION = 0.99  # share of the moved distribution in the geometric mean with the untouched one
@@ -171,6 +172,21 @@ class ClassifierGuided(Captioner):
             context.append(tokens)
             yield [self._step(captions, row, trace) for row in first] if live else []
         yield [self._finish(item, media[item], settings[item], captions, trace) for item in range(len(media))]
+
+    @torch.no_grad()
+    def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
+        """By the relevance that the cache is moved to: what each token adds to the match of the caption with the cells that are seen."""
+        ranker, tokenizer = self.models.ranker(media.kind), self.models.tokenizer
+        ids = trace_ids(tokenizer, result.trace)
+        if ids is None or not isinstance(ranker, PartialMatcher):
+            return None
+        vectors = ranker.embed_without(media, hidden)
+        if vectors is None:
+            return None
+        prompt = tokenizer.encode(result.settings.get("prompt", ""))
+        texts = [ranker.prompt + tokenizer.decode([*prompt, *ids[:n]]) for n in range(len(ids) + 1)]
+        similar = vectors @ ranker.embed_text(texts).T  # (m, tokens + 1)
+        return similar.diff(dim=1) / relevance_temperature(ranker)
 
     # ------------------------------------------------------------------------------------------------- one caption
 

@@ -17,13 +17,14 @@ from torch import Tensor
 from captioners import guidance
 from captioners.contract import MaskDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, MASK_RATE, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number
-from captioners.decoding import SAMPLING_TEMPERATURE, generator, stack_by_modality
+from captioners.decoding import SAMPLING_TEMPERATURE, generator, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
     DenoisingCaptioner,
     DiffusionProcess,
     NoisyCaption,
     OutputLayer,
+    decisions,
     forbid_neighbours,
     noisy_captions,
     sample_tokens,
@@ -32,7 +33,7 @@ from captioners.nets.captioner import Condition
 from captioners.nets.d3pm import stride
 from captioners.registry import register
 from captioners.run_record import current_run
-from captioners.types import Explanation, Media, Settings, Spec, Step
+from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 
 LENGTH_TEMPERATURE = 0.2  # temperature of a drawn length where words are not drawn
 
@@ -114,6 +115,27 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
             process = MaskedDiffusion(self.models, captions, media, settings, codes)
         # one Step for each step of the diffusion
         yield from self.denoise(media, settings, captions, process, live)
+
+    @torch.no_grad()
+    def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
+        """With the hidden cells' codes masked, in the state in which each word was decided."""
+        model, (codes,) = self.models.mask_denoiser(), self.models.codes([media])
+        decided = decisions(self.models.tokenizer, result, drafts=True)
+        if decided is None or len(codes) != hidden.shape[1]:
+            return None
+        rows, device = len(hidden), codes.device
+        masked = model.masked(media.kind, codes.expand(rows, -1), hidden.to(device))
+        seen = model.condition({media.kind: masked}, torch.arange(rows, device=device))
+        final = torch.tensor(trace_ids(self.models.tokenizer, result.trace), device=device)
+        start = torch.full((rows,), self.models.start_token(media.kind), device=device)
+        times, scores = stride(model.config.steps, result.settings["num_steps"]), torch.zeros(rows, len(final), device=device)
+        for decision in decided:
+            state = torch.tensor([model.mask if token is None else token for token in decision.known], device=device)
+            time = torch.full_like(start, times[decision.step])
+            vectors = model.vectors(start, state.expand(rows, -1), time, seen, torch.full_like(start, len(final)))
+            logp = model.words(vectors[:, decision.positions]).log_softmax(-1)
+            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[..., 0]
+        return scores
 
 
 def full_weight(settings: Settings) -> float:

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from captioners.contract import PrefixDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
-from captioners.decoding import SAMPLING_TEMPERATURE, gumbel, stack_by_modality
+from captioners.decoding import SAMPLING_TEMPERATURE, gumbel, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
     DenoisingCaptioner,
     DiffusionProcess,
     NoisyCaption,
     OutputLayer,
+    decisions,
     forbid_neighbours,
     noisy_captions,
     sample_tokens,
@@ -33,7 +34,7 @@ from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
 from captioners.registry import register
 from captioners.run_record import current_run
-from captioners.types import Explanation, Media, Settings, Spec, Step
+from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 
 EXTRA_POSITIONS = 3  # beyond the words: for the end, and for words of several pieces
 LENGTH_EXPONENT = 2.0  # on the length head's probabilities: lengths nearer to the usual one
@@ -111,6 +112,30 @@ class PrefixDiffusion(DenoisingCaptioner):
             process = EmbeddingDiffusion(self.models, captions, media, settings, pooled)
         # one Step for each step of the diffusion
         yield from self.denoise(media, settings, captions, process, live)
+
+    @torch.no_grad()
+    def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
+        """With a prefix of the cells that are seen, beside the words that were settled before each word."""
+        model, grid = self.models.prefix_denoiser(), self.models.encode([media])[0].grid
+        decided = decisions(self.models.tokenizer, result, drafts=False)
+        if decided is None or len(grid) != hidden.shape[1]:
+            return None
+        rows, device = len(hidden), grid.device
+        weights = (~hidden).to(device, grid.dtype)
+        pooled = weights @ grid / weights.sum(1, keepdim=True)
+        tags = torch.full((rows,), self.models.start_token(media.kind), device=device)
+        prefix = model.prefix({media.kind: pooled}, torch.arange(rows, device=device), tags)
+        final = torch.tensor(trace_ids(self.models.tokenizer, result.trace), device=device)
+        words = torch.full((rows,), min(len(result.caption.split()), model.config.words), device=device)
+        table, scores = model.table(), torch.zeros(rows, len(final), device=device)
+        for decision in decided:
+            known = torch.tensor([-1 if token is None else token for token in decision.known], device=device)
+            clean = torch.where((known >= 0)[:, None], table[known.clamp(min=0)], 0.0)
+            told = (known >= 0).to(grid.dtype).expand(rows, -1)  # of what is not settled nothing can be read
+            vectors = model.vectors(clean.expand(rows, -1, -1), told, prefix, words)
+            logp = model.logits(vectors[:, decision.positions]).log_softmax(-1)
+            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[..., 0]
+        return scores
 
 
 class EmbeddingDiffusion(DiffusionProcess):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from captioners.contract import SteeredModels
+from captioners.contract import Matcher, SteeredModels
 from captioners.run_record import RunRecord
 from captioners.types import Media, Modality
 
@@ -19,6 +19,12 @@ CLIPSCORE_SCALE = 2.5  # a calibration is in CLIPScore, a temperature in cosines
 
 # (modality, texts without repetition, which of them each row has, the input of each row) → one number per row
 Ask = Callable[[Modality, list[str], list[int], list[int]], Tensor]
+
+
+def relevance_temperature(ranker: Matcher) -> float:
+    """The temperature of the relevance target, on this ranker's scale."""
+    scale = ranker.calibration
+    return TEMPERATURE_SHARE * (scale.human - scale.random) / CLIPSCORE_SCALE if scale else CLIP_TEMPERATURE
 
 
 class TextScorer:
@@ -37,8 +43,7 @@ class TextScorer:
 
     def temperature(self, item: int) -> float:
         """The temperature of the relevance target of one input."""
-        scale = self.rankers[self.kinds[item]].calibration
-        return TEMPERATURE_SHARE * (scale.human - scale.random) / CLIPSCORE_SCALE if scale else CLIP_TEMPERATURE
+        return relevance_temperature(self.rankers[self.kinds[item]])
 
     def match(self, items: Sequence[int], texts: Sequence[str]) -> Tensor:
         """Similarity of each text to its input (n,)."""

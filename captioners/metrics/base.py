@@ -16,12 +16,16 @@ import numpy as np
 from captioners.metrics.bootstrap import Resampler
 
 if TYPE_CHECKING:
-    from captioners.contract import FluencyJudge, Matcher, YesNoClassifier
+    from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
 
 Gains = dict[str, tuple[float, int]]  # class of words → log p(word|input) − log p(word) summed over its words, how many
-Need = Literal["references", "media", "fluency", "categories", "objects", "audibility", "candidates", "gains"]
+Point = tuple[float, float, float]  # of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
+Need = Literal["references", "media", "fluency", "categories", "objects", "texts", "audibility", "candidates", "gains", "points"]
 # in the order in which results are listed
-MODULES = ("matching", "naming", "objects", "ngram", "meteor", "diversity", "fluency", "audibility", "word_classes")
+MODULES = (
+    *("matching", "naming", "objects", "ngram", "meteor", "bertscore", "diversity", "fluency", "audibility", "word_classes"),
+    "pointing",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +40,11 @@ class Rows:
     fluency: FluencyJudge | None = None
     categories: list[str] | None = None  # the class of each row's clip
     objects: list[tuple[str, ...]] | None = None  # what was boxed in each row's picture, the largest first
+    texts: TextJudge | None = None
     audibility: YesNoClassifier | None = None
     candidates: list[list[str]] | None = None  # all finished captions of each row's media, where there are several
     gains: list[Gains] | None = None  # what the condition added to each row's words
+    points: list[list[Point]] | None = None  # where each row's words for boxed objects come from
 
     @cached_property
     def resampler(self) -> Resampler:

@@ -47,6 +47,11 @@ class Condition:
         gone = torch.ones_like(self.mask[:, :1, :1, :1]) if rows is None else rows[:, None, None, None]
         return Condition(self.keys_values, torch.where(gone, null, self.mask))
 
+    def without(self, hidden: Tensor) -> Condition:
+        """The same rows, blind to some cells: hidden (b, cells), True where a cell is not seen."""
+        seen = F.pad(~hidden, (self.mask.shape[-1] - hidden.shape[1], 0), value=True)
+        return Condition(self.keys_values, self.mask & seen[:, None, None])
+
     def joined(self, other: Condition) -> Condition:
         """Both sets of rows, one behind the other."""
         pairs = zip(self.keys_values, other.keys_values, strict=True)

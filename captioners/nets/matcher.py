@@ -106,9 +106,10 @@ class MediaTower(nn.Module):
         )
         self.project = nn.Linear(width, config.embed, bias=False)
 
-    def forward(self, grid: Tensor) -> Tensor:
+    def forward(self, grid: Tensor, seen: Tensor | None = None) -> Tensor:
+        """`seen` (b, cells) is False where a cell is hidden."""
         x = F.gelu(self.enter(self.cell_drop(self.norm(grid))))
-        x = self.pool(x)
+        x = self.pool(x, seen)
         return F.normalize(self.project(x + self.mlp(x)), dim=-1)
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from captioners.allocator import keep_freed_memory
-from captioners.contract import Calibration, FluencyJudge, Matcher, MethodModels, YesNoClassifier
+from captioners.contract import Calibration, FluencyJudge, Matcher, MethodModels, TextJudge, YesNoClassifier
 from captioners.types import CaptionLabError, Modality
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class Judges(Protocol):
 
     def audibility(self) -> YesNoClassifier:
         """The classifier behind the share of audible captions."""
+        ...
+
+    def texts(self) -> TextJudge | None:
+        """BERTScore's encoder, in a profile that has one."""
         ...
 
 

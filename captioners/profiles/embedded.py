@@ -121,6 +121,14 @@ class EmbeddedMatcher:
         return torch.cat([self.net.media(torch.stack(chunk)) for chunk in _chunks(self.encoder.grids(media), 128)])
 
     @torch.no_grad()
+    def embed_without(self, media: Media, hidden: Tensor) -> Tensor | None:
+        """One input with some cells hidden: hidden (m, cells) → (m, d)."""
+        (grid,) = self.encoder.grids([media])
+        if len(grid) != hidden.shape[1]:
+            return None
+        return self.net.media(grid.expand(len(hidden), -1, -1), ~hidden.to(grid.device))
+
+    @torch.no_grad()
     def embed_text(self, texts: list[str]) -> Tensor:
         """(n, d), unit length."""
         return torch.cat(
@@ -277,6 +285,9 @@ class EmbeddedJudges:
         return EmbeddedClassifier(
             "audibility-judge", self.shelf, self.tokenizer, lambda config: BagClassifier(BagClassifierConfig(**config))
         )
+
+    def texts(self) -> None:
+        """There is no text encoder among the embedded models."""
 
 
 def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:

@@ -89,5 +89,5 @@ def _results(studio: Studio, path: str, methods: list[str], given: dict[str, Any
     for answer in studio.each(media, list(settings.items())):
         if isinstance(answer, CaptionLabError):
             raise answer
-        results.append(answer)
+        results.append(studio.explain(media, answer, waits=True))
     return results

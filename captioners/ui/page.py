@@ -34,7 +34,8 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto", store
     with gr.Blocks(title="Caption Lab", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(
             '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
-            f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]}</p></header>"
+            f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]} · "
+            '<button type="button" data-tour="start">show me around</button></p></header>'
         )
         if profile == "hub":  # its models take minutes to arrive
             loading = gr.HTML(elem_classes="cl-loading")
@@ -49,10 +50,10 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto", store
         with gr.Tabs(elem_classes="cl-tabs"):
             with gr.Tab("Compare"):
                 compare = Compare(studio, specs, page)
-            with gr.Tab("Sweep"):
-                Sweep(studio, specs, compare.source)
-            with gr.Tab("Batch"):
-                Batch(studio, specs)
+            with gr.Tab("Sweep") as sweeping:
+                Sweep(studio, specs, compare.source, sweeping if profile == "embedded" else None)
+            with gr.Tab("Batch") as batching:
+                Batch(studio, specs, batching if profile == "embedded" else None)
             with gr.Tab("Blind vote") as voting:
                 VotingPanel(voted, page, reveals=True, tab=voting)
             with gr.Tab("About"):
@@ -71,7 +72,7 @@ def launch_options() -> dict[str, Any]:
     return {
         "theme": _theme(),
         "css_paths": ASSETS / "app.css",
-        "js": (ASSETS / "app.js").read_text(encoding="utf-8"),
+        "js": _scripts("app.js", "tour.js"),
         "max_file_size": MAX_BYTES,
         "mcp_server": True,
         "allowed_paths": [str(EXAMPLES)],
@@ -81,6 +82,11 @@ def launch_options() -> dict[str, Any]:
         "ssr_mode": False,
         "show_error": True,
     }
+
+
+def _scripts(*names: str) -> str:
+    """Several functions as the one that Gradio runs when the page opens."""
+    return "() => {" + "".join(f"({(ASSETS / name).read_text(encoding='utf-8').strip()})();" for name in names) + "}"
 
 
 def _theme() -> gr.themes.Base:

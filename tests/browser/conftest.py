@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import fakes
 import pytest
+import torch
 
 from captioners.captioner import Captioner
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, SEED, TEMPERATURE
@@ -43,6 +44,12 @@ class Typist(Captioner):
     def words(self, media, settings) -> list[str]:
         text = ["a", {"image": "picture", "audio": "sound"}[media.kind], "at", f"{settings['guidance_scale']:.1f}", "of", "many"]
         return [settings.forced.get(i, f" {word}") for i, word in enumerate(text)]
+
+    def score_without(self, media, result, hidden):
+        """The second word comes from the upper left."""
+        scores = torch.zeros(len(hidden), len(result.trace))
+        scores[:, 1] -= 2.0 * hidden[:, 0]
+        return scores
 
     def step(self, words, settings=None) -> Step:
         options = [Alternative(" word", -0.5), Alternative(" other", -1.5)]
@@ -89,11 +96,13 @@ def chromium() -> Iterator:
 
 @pytest.fixture
 def visit(chromium, url):
-    """visit(query, width, height) opens the page and waits for the first captions; `visit.said` holds what the console said."""
+    """visit(query, width, height, first) opens the page and waits for the first captions; `visit.said` holds what the console said."""
     contexts = []
 
-    def open_page(query: str = "", width: int = 1440, height: int = 900):
-        context = chromium.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+    def open_page(query: str = "", width: int = 1440, height: int = 900, first: bool = False, **more):
+        context = chromium.new_context(viewport={"width": width, "height": height}, accept_downloads=True, **more)
+        if not first:  # somebody who has been here before is shown no tour
+            context.add_init_script("localStorage.setItem('caption-lab-tour', 'done')")
         context.set_default_timeout(180_000)  # a busy machine may take its time
         contexts.append(context)
         page = context.new_page()

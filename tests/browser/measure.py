@@ -37,7 +37,7 @@ class Meter:
 
     def __init__(self, studio: Studio):
         self.lock, self.inside, self.since, self.busy, self.worked = Lock(), 0, 0.0, 0.0, 0.0
-        studio._compute, studio._look = self.watched(studio._compute), self.watched(studio._look)
+        studio._compute, studio._prepare = self.watched(studio._compute), self.watched(studio._prepare)
 
     def watched(self, inner: Callable[..., Iterator]) -> Callable[..., Iterator]:
         """A generator whose work is counted."""
@@ -104,19 +104,22 @@ def wait_for_all(view: Page) -> None:
 
 
 def click(view: Page, example: int) -> dict[str, float]:
-    """From the click on an example to the first new token and to the last caption."""
+    """From the click on an example to the first new token, to the last caption and to where all words come from."""
     view.evaluate(
-        """() => { window.first = window.last = null; const bodies = () => [...document.querySelectorAll('.cl-body')];
-        for (const body of bodies()) body.dataset.old = 'yes';
+        """() => { window.first = window.last = window.told = null; const bodies = () => [...document.querySelectorAll('.cl-body')];
+        const maps = () => [...document.querySelectorAll('.cl-where')];
+        for (const old of [...bodies(), ...maps()]) old.dataset.old = 'yes';
         const look = () => { const fresh = bodies().filter(b => !b.dataset.old);
           if (!window.first && fresh.some(b => b.querySelector('.cl-token'))) window.first = performance.now();
-          if (fresh.length === bodies().length && fresh.every(b => b.dataset.done === 'yes')) window.last = performance.now();
+          const done = fresh.length === bodies().length && fresh.every(b => b.dataset.done === 'yes');
+          if (done && !window.last) window.last = performance.now();
+          if (done && maps().length === bodies().length && !maps().some(m => m.dataset.old)) window.told = performance.now();
           else requestAnimationFrame(look); };
         document.addEventListener('click', () => { window.began = performance.now(); look(); }, {once: true, capture: true}); }"""
     )
     view.locator(".gallery-item").nth(example).click(timeout=PATIENCE)
-    view.wait_for_function("window.last", timeout=PATIENCE)
-    return {name: view.evaluate(f"(window.{name} - window.began) / 1000") for name in ("first", "last")}
+    view.wait_for_function("window.told", timeout=PATIENCE)
+    return {name: view.evaluate(f"(window.{name} - window.began) / 1000") for name in ("first", "last", "told")}
 
 
 def waiting(chromium) -> dict[str, dict[str, float]]:

@@ -278,9 +278,20 @@ def test_every_default_has_a_pinned_revision():
 def test_the_tables_parameters_are_those_of_the_configurations():
     """Counted on models without weights; `larger_clap_general` differs from transformers' default and is not counted here."""
     import open_clip
-    from transformers import ClapConfig, ClapModel, DistilBertConfig, DistilBertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+    from transformers import (
+        ClapConfig,
+        ClapModel,
+        DistilBertConfig,
+        DistilBertForSequenceClassification,
+        GPT2Config,
+        GPT2LMHeadModel,
+        RobertaConfig,
+        RobertaModel,
+    )
 
     large, small = ({k: v for k, v in open_clip.get_model_config(f"coca_ViT-{n}").items() if k != "custom_text"} for n in ("L-14", "B-32"))
+    wide = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    roberta_large = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, **wide)
     with torch.device("meta"):
         nets = {
             "captioner": [open_clip.CoCa(**large), open_clip.CoCa(**large), open_clip.CoCa(**small), open_clip.CoCa(**small)],
@@ -289,6 +300,7 @@ def test_the_tables_parameters_are_those_of_the_configurations():
             "audio-ranker": [ClapModel(ClapConfig())],
             "image-judge": [open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))],
             "fluency-judge": [GPT2LMHeadModel(GPT2Config(n_layer=6))],
+            "text-judge": [RobertaModel(roberta_large)],
         }
         base = DistilBertForSequenceClassification(DistilBertConfig())
     counted = {role: [round(sum(p.numel() for p in net.parameters()) / 1e6) for net in some] for role, some in nets.items()}

@@ -80,7 +80,7 @@ def test_a_card_shows_both_captions_and_the_values_used(picture):
     made, plain = result(), result("a pet")
     html = head_html(SPEC) + body_html(SPEC, finished(made), finished(plain)) + numbers_html(SPEC, made, picture)
     assert "Method &lt;One&gt;" in html
-    assert "a pet" in html
+    assert "a <s>pet</s>" in html
     assert "Guidance scale γ 2" in html
     assert "2 candidates" in html
     assert "a &lt;note&gt;" in html

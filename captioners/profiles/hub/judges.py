@@ -8,7 +8,7 @@ from typing import Any
 from captioners.profiles import embedded
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, matcher
-from captioners.profiles.hub.texts import Gpt2Fluency
+from captioners.profiles.hub.texts import BertTexts, Gpt2Fluency
 from captioners.types import Modality
 
 
@@ -32,6 +32,14 @@ class HubJudges:
     def fluency(self) -> Gpt2Fluency:
         """Perplexity's language model."""
         return self._fluency
+
+    @cached_property
+    def _texts(self) -> BertTexts:
+        return BertTexts(self.library)
+
+    def texts(self) -> BertTexts:
+        """BERTScore's encoder."""
+        return self._texts
 
     @cached_property
     def _embedded(self) -> Any:

@@ -27,6 +27,7 @@ class Source:
     weights: str = ""  # the file that holds them, where a repository has several forms or an unusual one
     millions: float = 0.0  # of parameters; 0 if not known
     licence: str = ""
+    layer: int = 0  # of a text encoder: the hidden layer that is compared, 0 for the last
     blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder of pictures whose mean token stands for none
 
     @property
@@ -144,6 +145,17 @@ ROLES: dict[str, tuple[Source, ...]] = {
             licence="Apache-2.0",
         ),
     ),
+    "text-judge": (
+        Source(
+            "FacebookAI/roberta-large",
+            "722cf37b1afa9454edce342e7895e588b6ff1d59",
+            "transformers",
+            weights="model.safetensors",
+            millions=355.4,
+            licence="MIT",
+            layer=17,
+        ),
+    ),
     "codes": (
         Source(
             "microsoft/vq-diffusion-ithq",
@@ -216,7 +228,7 @@ def _source(role: str, value: Any, path: Path) -> Source:
     if role not in ROLES:
         raise ProfileError(f"{path} names the role {role!r}, which does not exist: choose from {', '.join(ROLES)}.")
     table = {"id": value} if isinstance(value, str) else value
-    fields = {"id", "revision", "architecture", "subfolder", "weights", "blank"}
+    fields = {"id", "revision", "architecture", "subfolder", "weights", "layer", "blank"}
     if not isinstance(table, dict) or not isinstance(table.get("id"), str) or not set(table) <= fields:
         raise ProfileError(f"{path} has no model for {role}: give a hub name or a folder, or a table of {', '.join(sorted(fields))}.")
     beside = path.parent / table["id"]
@@ -224,7 +236,7 @@ def _source(role: str, value: Any, path: Path) -> Source:
         table = {**table, "id": str(beside)}
     known = next((s for s in ROLES[role] if s.id == table["id"]), None)
     default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
-    base = known or dataclasses.replace(default, revision=None, weights="", millions=0.0, licence="")
+    base = known or dataclasses.replace(default, revision=None, weights="", millions=0.0, licence="", layer=0)
     if table.get("revision", base.revision) != base.revision:
         base = dataclasses.replace(base, weights="")  # another commit may have them in another form
     return dataclasses.replace(base, **table)

@@ -1,4 +1,4 @@
-"""Text models of transformers: GPT-2 as a player, one of its family as the fluency judge, DistilBERT as a classifier."""
+"""Text models of transformers: GPT-2 as a player and as the fluency judge, DistilBERT as a classifier, RoBERTa for BERTScore."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from captioners.contract import TokenVectors
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.language_model import sequence_log_likelihood
 from captioners.nets.refit import for_few_rows
+from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import Gpt2Vocabulary
@@ -85,3 +87,43 @@ class TransformersClassifier:
             logits = self.net(**inputs).logits.float()
             found.append(logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(-1)[:, -1])
         return torch.cat(found)
+
+
+class BertTexts:
+    """A BERT or RoBERTa behind the `TextJudge` protocol: the hidden layer that agrees best with people, as its source says."""
+
+    def __init__(self, library: Library) -> None:
+        self.library, self.layer = library, library.sources["text-judge"].layer
+        self.net, self.tokenizer = library.get("text-judge", self._load)
+        depth = self.net.config.num_hidden_layers
+        if self.layer > depth:
+            raise ProfileError(f"The text-judge has {depth} layers, not {self.layer}: name another layer with --models FILE.")
+        self.layer = self.layer or depth
+        self.name = f"BERTScore {library.names['text-judge']}, layer {self.layer}"
+
+    def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
+        from transformers import AutoModel, AutoTokenizer
+
+        net = AutoModel.from_pretrained(path, dtype=self.library.dtype)
+        return self.library.ready(net), AutoTokenizer.from_pretrained(path)
+
+    @torch.no_grad()
+    def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:
+        """Each sentence's tokens in their context; byte-level vocabularies begin every word with a space, the first one too."""
+        from transformers import GPT2Tokenizer, RobertaTokenizer
+
+        space = " " if isinstance(self.tokenizer, GPT2Tokenizer | RobertaTokenizer) else ""
+        sentences = [space + text.strip() if text.strip() else "" for text in texts]
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # those of one length together
+        found: dict[int, TokenVectors] = {}
+        for start in range(0, len(order), BATCH):
+            some = order[start : start + BATCH]
+            rows = self.tokenizer(
+                [sentences[i] for i in some], padding=True, truncation=True, return_tensors="pt", return_special_tokens_mask=True
+            ).to(self.library.device)
+            special = rows.pop("special_tokens_mask").bool()
+            hidden = self.net(**rows, output_hidden_states=True).hidden_states[self.layer].float()
+            vectors = (hidden / hidden.norm(dim=-1, keepdim=True)).cpu()
+            for i, length, row, marks in zip(some, rows["attention_mask"].sum(1).tolist(), vectors, special.cpu(), strict=True):
+                found[i] = TokenVectors(row[:length], ~marks[:length])
+        return [found[i] for i in range(len(texts))]

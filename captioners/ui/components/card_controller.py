@@ -48,6 +48,14 @@ class CardController:
         forced = {**kept, event.position: event.token}
         yield from self._stream(source, lambda: self._settings(touched, seed, values, forced))
 
+    def explain(self, runs: Runs | None, source: str | None) -> tuple[Any, Any]:
+        """Where the shown caption's words come from: found out once it is there, when nobody waits for another."""
+        if not runs or not source:
+            return gr.skip(), gr.skip()
+        media = self.studio.media(source)
+        told = self.studio.explain(media, runs[0])
+        return (gr.skip(), gr.skip()) if told is runs[0] else (numbers_html(self.spec, told, media), (told, runs[1]))
+
     def decode_ahead(self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> Iterator[None]:
         """A ladder of guidance scales for the slider, nearest first: one batch, or one by one and fewer where a method is slow."""
         if not runs:

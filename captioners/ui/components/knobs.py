@@ -35,7 +35,12 @@ def own_controls(spec: Spec) -> list[Control]:
 
 def component(control: Control, note: str = "") -> gr.components.Component:
     """The component that sets a control."""
-    words = {"label": control.label, "info": f"{control.help} {note}".strip(), "interactive": True}
+    words = {
+        "label": control.label,
+        "info": f"{control.help} {note}".strip(),
+        "interactive": True,
+        "elem_classes": f"cl-set-{control.name}",
+    }
     match control.kind:
         case "number" if control.optional:
             return gr.Number(control.default, placeholder="auto", minimum=control.low, maximum=control.high, step=control.step, **words)

@@ -102,7 +102,7 @@ def as_html(media: Media, rows: Sequence[tuple[Spec, Result, Result]]) -> str:
     """One file with everything in it: opens anywhere, asks for nothing."""
     cards = "".join(
         f'<section class="cl-card">{head_html(spec)}{body_html(spec, _finished(guided), _finished(plain))}'
-        f"{numbers_html(spec, guided, media)}</section>"
+        f'<div class="cl-tail">{numbers_html(spec, guided, media)}</div></section>'
         for spec, guided, plain in rows
     )
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from html import escape
 
 from captioners.types import Step, StepToken, TokenTrace
@@ -12,31 +13,39 @@ from captioners.ui.rendering.tint import tint
 SHOWN_ALTERNATIVES = 8
 
 
-def caption_html(method: str, step: Step) -> str:
-    """The tokens of one moment. A finished caption's words are buttons that open their alternatives."""
+def caption_html(method: str, step: Step, branches: tuple[str, str] = ("with input", "without"), changed: Container[int] = ()) -> str:
+    """The tokens of one moment. A finished caption's words are buttons that open their alternatives.
+
+    `branches` are the method's own words for what the tint compares; `changed` are the positions that guidance changed.
+    """
     traces = [*step.trace, *[None] * len(step.tokens)]
     if not step.tokens:
         return escape(step.result.caption) if step.result else '<span class="cl-waiting">…</span>'
-    return "".join(_token(method, i, token, traces[i], step.result is not None) for i, token in enumerate(step.tokens))
+    made = []
+    for i, token in enumerate(step.tokens):
+        name, told = f"cl-{method}-{i}", traces[i] if step.result else None
+        made.append(_token(name, i, token, traces[i], hint(told, branches) if told else "", i in changed))
+    return "".join(made)
 
 
-def _token(method: str, position: int, token: StepToken, trace: TokenTrace | None, done: bool) -> str:
+def _token(name: str, position: int, token: StepToken, trace: TokenTrace | None, told: str, changed: bool) -> str:
     gap = " " if token.text.startswith(" ") or token.state == "masked" else ""
     text = "▒▒▒" if token.state == "masked" else escape(token.text.strip()) or "␣"
     hue, style = tint(trace.cond - trace.uncond) if trace else ("cl-even", "")
     joined = "" if gap or not position else " cl-joined"  # a further piece of the same word
-    if not (done and trace):
+    if not (told and trace):
         return f'{gap}<span class="cl-token cl-{token.state} {hue}{joined}" style="{style}">{text}</span>'
-    name = f"cl-{method}-{position}"
-    return gap + popover(name, text, _alternatives(trace), f"cl-token cl-final {hue}{joined}", style, hint(trace))
+    kind = f"cl-token cl-final {hue}{joined}{' cl-changed' if changed else ''}"
+    return gap + popover(name, text, _alternatives(trace, told), kind, style, told)
 
 
-def hint(trace: TokenTrace) -> str:
+def hint(trace: TokenTrace, branches: tuple[str, str]) -> str:
     """A hint that says in words what the tint shows."""
-    return f"with the input {number(trace.cond)}, without {number(trace.uncond)}, difference {number(trace.cond - trace.uncond, '+.2f')}"
+    both = f"{branches[0]} {number(trace.cond)}, {branches[1]} {number(trace.uncond)}"
+    return f"{both}, difference {number(trace.cond - trace.uncond, '+.2f')}"
 
 
-def _alternatives(trace: TokenTrace) -> str:
+def _alternatives(trace: TokenTrace, told: str) -> str:
     """What could have stood here; each is a button that makes the method go on from it."""
     likely = trace.alternatives.get("guided") or next(iter(trace.alternatives.values()), [])
     rows = "".join(
@@ -45,5 +54,5 @@ def _alternatives(trace: TokenTrace) -> str:
         f"<span>{shown(a.token)}</span><span>{number(100 * math.exp(a.logprob), '.1f')} %</span></button>"
         for a in likely[:SHOWN_ALTERNATIVES]
     )
-    head = f"<strong>{shown(trace.token)}</strong><small>{escape(hint(trace))}</small>"
+    head = f"<strong>{shown(trace.token)}</strong><small>{escape(told)}</small>"
     return f"{head}<small>Go on with another word here:</small>{rows}" if rows else head

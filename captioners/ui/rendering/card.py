@@ -7,6 +7,8 @@ from html import escape
 from captioners.types import Media, Result, Spec, Step
 from captioners.ui.rendering.badges import UNKNOWN, Scale, badges_html
 from captioners.ui.rendering.caption import caption_html
+from captioners.ui.rendering.diff import differences
+from captioners.ui.rendering.heat import where_html
 from captioners.ui.rendering.masks import masked_html
 from captioners.ui.rendering.steps import replay_html, steps_table
 from captioners.ui.rendering.tables import candidates_table, trace_table
@@ -34,12 +36,14 @@ def body_html(spec: Spec, guided: Step, plain: Step, scale: Scale = UNKNOWN) -> 
         badges = badges_html(spec.id, result, before, scale)
     else:
         progress, badges = progress_words(guided), ""
-    words = escape(before.caption) if before else "".join(escape(t.text) for t in plain.tokens)
-    if result and before and result.caption == before.caption:
-        words = "says the same"
+    words, changed = "".join(escape(t.text) for t in plain.tokens), set[int]()
+    if result and before:
+        changed, words = differences(result, before)
+    elif before:
+        words = escape(before.caption)
     return (
         f'<div class="cl-body" data-done="{"yes" if result else "no"}">'
-        f'<div class="cl-caption" tabindex="0">{caption_html(spec.id, guided)}</div>'
+        f'<div class="cl-caption" tabindex="0">{caption_html(spec.id, guided, spec.branches, changed)}</div>'
         f'<p class="cl-plain" tabindex="0"><span>unguided</span> {words}</p>'
         f'<div class="cl-badges">{badges}</div>'
         f'<p class="cl-used">{progress}</p></div>'
@@ -58,6 +62,7 @@ def progress_words(step: Step) -> str:
 def numbers_html(spec: Spec, result: Result, media: Media) -> str:
     """What the plot shows, as tables; the steps, the masked cells, the candidates; and notes on the run."""
     parts = [replay_html(spec.id, result), masked_html(media, result.details.get("masked_cells"))]
+    parts.append(where_html(spec.id, media, result))
     parts += [f'<p class="cl-note">{escape(note)}</p>' for note in dict.fromkeys(result.notes)]
     if len(result.candidates) > 1:
         parts.append(_details(f"{spec.id}-candidates", f"{len(result.candidates)} candidates", candidates_table(result)))

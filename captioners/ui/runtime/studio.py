@@ -159,6 +159,16 @@ class Studio:
                 self._keep((media.hash, job.method, job.settings[0]), answers[job.method][0])
         return {method: answer for method, answer in answers.items() if isinstance(answer, CaptionLabError)}
 
+    def explain(self, media: Media, result: Result, waits: bool = False) -> Result:
+        """The result with where its words come from. Captions that somebody waits for go first, unless it is this that is waited for."""
+        if self.lent or not (waits or self._gate.wait_for_quiet()):  # a lent GPU is given back when the captions are there
+            return result
+
+        def told() -> Iterator[Result]:
+            yield self.lab.explain(result, media)
+
+        return self._threads.next(told()).result() or result
+
     def known(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Step] | None:
         """The finished steps if every one has been computed before."""
         steps = [self._find(media, method, s) for s in settings]

@@ -16,6 +16,7 @@ from captioners.lab import choose_methods
 from captioners.media import MAX_BYTES, MediaError, load_media
 from captioners.spreadsheets import csv_text
 from captioners.types import CaptionLabError, Media, Result, Spec
+from captioners.ui.components import examples
 from captioners.ui.components.downloads import save_button
 from captioners.ui.rendering.markup import number, table
 from captioners.ui.runtime.hosting import HEAVY
@@ -131,9 +132,9 @@ def batch_jsonl(rows: Sequence[BatchEntry] | None) -> str:
 
 
 class Batch:
-    """The tab's components and their wiring."""
+    """The tab's components and their wiring. Whoever comes to the `tab` first finds an example instead of empty space."""
 
-    def __init__(self, studio: Studio, specs: list[Spec]):
+    def __init__(self, studio: Studio, specs: list[Spec], tab: gr.Tab | None = None):
         self.studio, rows = studio, gr.State([])
         gr.HTML(
             f'<p class="cl-legend">Pictures, sounds, or a zip of them; at most {MAX_FILES} files. '
@@ -152,6 +153,16 @@ class Batch:
             save_button("Download JSONL", "captions.jsonl", batch_jsonl, rows, "cl-batch-jsonl")
         running = run.click(self._run, [files, methods], [shown, rows], **HEAVY, **PRIVATE)
         stop.click(None, cancels=[running], **PRIVATE)
+        if tab is not None and not studio.lent:
+            tab.select(self._example, rows, shown, **HEAVY, **PRIVATE)
+
+    def _example(self, rows: list[BatchEntry]) -> Any:
+        """What a batch looks like: two of our own files by the first method of each kind."""
+        if rows:
+            return gr.skip()
+        files = [examples.PICTURES[0], examples.SOUNDS[0]]
+        shown = [row for path in files for row in caption_files(self.studio, [path], [choose_methods(load_media(path).kind)[0].id])]
+        return f'<p class="cl-legend">An example, until there are files of yours:</p>{batch_table(shown)}'
 
     def _run(self, files: list[str] | None, methods: list[str], progress: gr.Progress = gr.Progress()) -> Iterator[tuple]:  # noqa: B008 (Gradio's way)
         if not files:

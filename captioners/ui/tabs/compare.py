@@ -16,6 +16,7 @@ from captioners.ui.components.card_controller import SCALE, CardController
 from captioners.ui.components.control_panel import ControlPanel
 from captioners.ui.components.downloads import save_button
 from captioners.ui.rendering.card import head_html, message_html
+from captioners.ui.rendering.film import film_text
 from captioners.ui.rendering.plots import comparison_figure
 from captioners.ui.rendering.tables import comparison_table
 from captioners.ui.rendering.tint import legend
@@ -70,6 +71,7 @@ class Compare:
                     runs = [c.runs for c in self.cards]
                     save_button("Download JSON", "caption-lab.json", sharing.as_json, runs, "cl-json")
                     save_button("Download report", "caption-lab.html", self._report, [self.source, *runs], "cl-report")
+                    save_button("Download GIF", "caption-lab.gif", self._film, [self.source, *runs], "cl-gif", "image/gif")
                     self.link = gr.Textbox(visible="hidden", label="link")
         self.asked, self.runs = [c.asked for c in self.cards], [c.runs for c in self.cards]
         self._wire_panel()
@@ -116,16 +118,22 @@ class Compare:
         shown = [self.panel.methods, *inputs]
         shows = card.asked.change(_if_chosen(card), shown, outputs, trigger_mode="always_last", **HEAVY, **PRIVATE)
         forks = card.body.select(card.controller.fork, [card.runs, *inputs], outputs, **HEAVY, **PRIVATE)
+        explains = []
         for event in (shows, forks):
             event.success(self._together, self.runs, [self.chart, self.table], **PRIVATE)
+            told = [card.numbers, card.runs]
+            slowly: dict[str, Any] = {"concurrency_id": "explain", "concurrency_limit": 4, **PRIVATE}
+            explains.append(event.success(card.controller.explain, [card.runs, self.source], told, **slowly))
+        for newer in (card.asked.change, card.body.select):
+            newer(None, cancels=explains, **PRIVATE)
         if not card.spec.listens_to(SCALE):
-            return [shows, forks]
+            return [shows, forks, *explains]
         self.panel.front[SCALE].input(card.controller.preview, inputs, outputs, trigger_mode="always_last", **QUICK)
-        ahead = shows.success(
+        ahead = explains[0].success(
             card.controller.decode_ahead, [card.runs, *inputs], None, concurrency_id="ahead", concurrency_limit=1, **PRIVATE
         )
         card.asked.change(None, cancels=[ahead], **PRIVATE)
-        return [shows, forks, ahead]
+        return [shows, forks, *explains, ahead]
 
     def _wire_sharing(self) -> None:
         """The view is written to the address whenever it changes and read from it when the page opens."""
@@ -190,6 +198,10 @@ class Compare:
     def _report(self, source: str | None, *runs: tuple | None) -> str:
         rows = self._rows(runs)
         return sharing.as_html(self.studio.media(source), rows) if rows else ""
+
+    def _film(self, source: str | None, *runs: tuple | None) -> str:
+        rows = [(spec, guided) for spec, guided, _ in self._rows(runs)]
+        return film_text(self.studio.media(source), rows) if rows else ""
 
 
 def _if_chosen(card: Card) -> Callable[..., Iterator[Any]]:

@@ -115,9 +115,9 @@ def sweep_json(swept: Swept | None) -> str:
 
 
 class Sweep:
-    """Layout and wiring; `source` is the file chosen in Compare."""
+    """Layout and wiring; `source` is the file chosen in Compare. Whoever comes to the `tab` first finds a sweep that is already there."""
 
-    def __init__(self, studio: Studio, specs: list[Spec], source: gr.State):
+    def __init__(self, studio: Studio, specs: list[Spec], source: gr.State, tab: gr.Tab | None = None):
         self.studio, self.specs = studio, {s.id: s for s in specs}
         first, swept = specs[0], gr.State(None)
         gr.HTML('<p class="cl-legend">One method, one control, and the input chosen in Compare: a caption at every value.</p>')
@@ -142,6 +142,8 @@ class Sweep:
         control.input(self._limits, [method, control], [low, high], **PRIVATE)
         inputs = [source, method, control, low, high, count]
         run.click(self._run, inputs, [plot, shown, swept], **HEAVY, **PRIVATE)
+        if tab is not None and not studio.lent:
+            tab.select(self._begin, [swept, *inputs], [plot, shown, swept], **HEAVY, **PRIVATE)
 
     def _choices(self, spec: Spec) -> dict[str, Any]:
         controls = swept_controls(spec)
@@ -149,6 +151,10 @@ class Sweep:
 
     def _limits(self, method: str, control: str) -> tuple[float, float]:
         return _range(_control(self.specs[method], control))
+
+    def _begin(self, swept: Swept | None, source: str | None, *values: Any) -> tuple:
+        """An example instead of empty space."""
+        return self._run(source, *values) if swept is None and source else (gr.skip(), gr.skip(), gr.skip())
 
     def _run(self, source: str | None, method: str, control: str, low: float, high: float, count: float) -> tuple:
         try:
