@@ -150,7 +150,10 @@ def test_an_impossible_setting_is_refused_with_what_is_possible(assignment, word
         (["evaluate", "DIR", "--json", "nowhere/out.json"], "nowhere/out.json cannot be written"),
         (["evaluate", "DIR", "--captions", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["evaluate", "DIR", "--captions", "x", "--method", "echo"], "leave --method"),
-        (["train", "wheels", "--data", "DIR", "--out", "DIR"], "There is no part called 'wheels' in this profile: choose from all, tokenizer"),
+        (
+            ["train", "wheels", "--data", "DIR", "--out", "DIR"],
+            "There is no part called 'wheels' in this profile: choose from all, tokenizer",
+        ),
         (["train", "tokenizer", "--data", "nowhere", "--out", "DIR"], "There is no folder nowhere"),
     ],
 )

@@ -82,12 +82,12 @@ def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, small, ca
     assert {"cider", "first_token_kl", "history", "parameters"} <= set(report)
     before = registry.load("cfg", load_profile("hub", "cpu", str(models)))
     after = registry.load("cfg", load_profile("hub", "cpu", str(models), (str(tmp_path),)))
-    assert before.players.notes
-    assert after.players.notes == ()  # it was trained without its picture now and then
-    mine, theirs = after.players.caption_decoder(), before.players.caption_decoder()
+    assert before.models.notes
+    assert after.models.notes == ()  # it was trained without its picture now and then
+    mine, theirs = after.models.caption_decoder(), before.models.caption_decoder()
     assert not torch.equal(mine.null, theirs.null)
     assert not torch.equal(mine.multimodal.text_projection, theirs.multimodal.text_projection)
-    assert torch.equal(after.players._coca()[0][0].visual.proj, before.players._coca()[0][0].visual.proj)
+    assert torch.equal(after.models._coca()[0][0].visual.proj, before.models._coca()[0][0].visual.proj)
     assert set(caption("cfg", models, tmp_path, picture).weights) == {"captioner"}
 
 
