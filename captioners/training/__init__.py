@@ -94,11 +94,11 @@ def train(name: str, job: Job) -> dict[str, Any]:
     """Train one part, write its weights and metrics into `job.out`, and return the metrics."""
     import torch
 
-    if job.sizes and name in FIXED[job.profile]:
+    if job.sizes and name in FIXED["embedded" if job.profile == "embedded" else "hub"]:
         raise CaptionLabError(f"The size of {name} is given: leave --set out.")
     keep_freed_memory()
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
-    module = (HUB_PARTS if job.profile == "hub" else PARTS)[name]
+    module = (PARTS if job.profile == "embedded" else HUB_PARTS)[name]
     metrics = import_module(f"captioners.training.{module}").train(name, job)
     if metrics:  # only the first of several processes has some
         (job.out / f"{name}.metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")

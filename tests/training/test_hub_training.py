@@ -86,7 +86,7 @@ def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, small, ca
     mine, theirs = after.players.caption_decoder(), before.players.caption_decoder()
     assert not torch.equal(mine.null, theirs.null)
     assert not torch.equal(mine.multimodal.text_projection, theirs.multimodal.text_projection)
-    assert torch.equal(after.players._coca()[0][0].visual.proj, before.players._coca()[0][0].visual.proj)
+    assert torch.equal(after.players.model.net.visual.proj, before.players.model.net.visual.proj)
     assert set(caption("cfg", models, tmp_path, picture).weights) == {"captioner"}
 
 
