@@ -53,7 +53,7 @@ def attribute(method: Captioner, media: Media, result: Result, reach: int | None
     if not words:
         return None
     windows = hidden_windows(shape, REACH[media.kind] if reach is None else reach)
-    scores = method.score_without(media, result, torch.cat([torch.zeros_like(windows[:1]), windows]))
+    scores = method.for_kind(media.kind).score_without(media, result, torch.cat([torch.zeros_like(windows[:1]), windows]))
     if scores is None:
         return None
     support = spread((scores[:1] - scores[1:]).cpu(), windows)  # (cells, tokens)

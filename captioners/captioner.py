@@ -11,7 +11,7 @@ from captioners.allocator import lacks_memory
 from captioners.contract import MethodModels
 from captioners.decoding import diversity, rank, step_tokens
 from captioners.run_record import RunRecord, current_run, recorded
-from captioners.types import CaptionLabError, Media, Result, Settings, Spec, Step, TokenTrace, to_json
+from captioners.types import CaptionLabError, Media, Modality, Result, Settings, Spec, Step, TokenTrace, to_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,7 @@ class Captioner(ABC):
 
     def __init__(self, models: MethodModels) -> None:
         self.models = models
+        self._others: dict[Modality, Captioner] = {}
 
     @abstractmethod
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
@@ -73,8 +74,33 @@ class Captioner(ABC):
         )
         return Step(len(trace), len(trace), step_tokens(trace), trace, [c.caption for c in candidates[1:]], result)
 
+    def for_kind(self, kind: Modality) -> Captioner:
+        """This method for one kind of media: on other models, where the profile has others for it."""
+        choose = getattr(self.models, "for_kind", None)
+        models = choose(kind) if choose else self.models
+        if models is self.models:
+            return self
+        if kind not in self._others:
+            self._others[kind] = type(self)(models)
+        return self._others[kind]
+
     def run(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        """`decode` with a record of its own; a lack of memory is told in a sentence."""
+        """`decode` with a record of its own; a lack of memory is told in a sentence. Kinds with models of their own run one by one."""
+        groups: dict[Captioner, list[int]] = {}
+        for place, item in enumerate(media):
+            groups.setdefault(self.for_kind(item.kind), []).append(place)
+        if len(groups) == 1:
+            (method,) = groups
+            yield from method._run(media, settings, live)
+            return
+        last: dict[int, Step] = {}
+        for method, places in groups.items():
+            for moment in method._run([media[i] for i in places], [settings[i] for i in places], live=False):
+                last |= zip(places, moment, strict=False)
+                yield []
+        yield [last[place] for place in range(len(media))]
+
+    def _run(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         try:
             yield from recorded(self.decode(media, settings, live), RunRecord(len(media)))
         except (MemoryError, RuntimeError) as error:

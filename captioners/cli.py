@@ -331,10 +331,10 @@ def train_command(args: argparse.Namespace) -> None:
     """Train one part."""
     from captioners.training import HUB_PARTS, PARTS, Job, train, train_all
 
-    known = HUB_PARTS if args.profile == "hub" else ["all", *PARTS]
+    known = ["all", *PARTS] if args.profile == "embedded" else HUB_PARTS
     if args.part not in known:
         raise CaptionLabError(f"There is no part called {args.part!r} in this profile: choose from {', '.join(known)}.")
-    if args.profile == "hub" and args.start:
+    if args.profile != "embedded" and args.start:
         raise CaptionLabError("--from is for the embedded profile: name the folder to start from with --models.")
     if not args.data.is_dir():
         raise CaptionLabError(f"There is no folder {args.data}: give the folder with the training data.")

@@ -104,6 +104,17 @@ class LanguageModel(Protocol):
         ...
 
 
+class BranchingLanguageModel(LanguageModel, Protocol):
+    """One that can also read several continuations of a row at once."""
+
+    def branches(self, ids: Tensor, past: list[KeysValues], mask: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
+        """ids (b, t), a row's continuations one behind the other, `sizes` their lengths → logits (b, t, vocab).
+
+        They share the row's cache, of which they see what `mask` (b, past) allows.
+        """
+        ...
+
+
 class ConditionalDecoder(Protocol):
     """p(next token | tokens so far, input or nothing), with a cache of keys and values."""
 

@@ -79,7 +79,8 @@ def from_json(kind: Any, value: Any) -> Any:
 class Media:
     """One decoded picture or sound clip; made by `captioners.media.load_media`, never by hand.
 
-    `data` is (height, width, 3) uint8 for a picture and (samples,) float32 in [-1, 1], mono, for sound.
+    `data` is (height, width, 3) uint8 for a picture and (samples,) float32 in [-1, 1], mono, for sound. `band` is the same sound with
+    the high tones that `data` has no room for, for models that hear them; it does not take part in `hash` or JSON.
     """
 
     kind: Modality
@@ -87,6 +88,12 @@ class Media:
     rate: int = 0  # samples per second; 0 for a picture
     name: str = ""  # a label for people: usually the file's name
     notes: tuple[str, ...] = ()  # what was done to the input that the user should know
+    band: tuple[np.ndarray, int] | None = None  # (samples, rate), where the file has a higher rate than `rate`
+
+    @property
+    def widest(self) -> tuple[np.ndarray, int]:
+        """Samples and rate of a sound with all that is known of it."""
+        return self.band or (self.data, self.rate)
 
     @cached_property
     def hash(self) -> str:

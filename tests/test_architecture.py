@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "captioner": {"allocator", "contract", "decoding", "run_record", "types"},
     "denoising": {"captioner", "contract", "decoding", "guidance", "run_record", "types"},
     "allocator": set(),
-    "profiles": {"allocator", "contract", "nets", "resources", "run_record", "text", "types"},
+    "profiles": {"allocator", "contract", "media", "nets", "resources", "run_record", "text", "types"},
     "registry": {"captioner", "profiles", "resources", "types"},  # it finds the methods and hands them a profile's models
     "methods": {
         "captioner",

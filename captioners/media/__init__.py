@@ -18,7 +18,7 @@ from captioners.media import pictures, sounds
 from captioners.media.decoding import decode
 from captioners.media.errors import MediaError, boundary
 from captioners.media.formats import PICTURE_WORDS, SOUND_WORDS, kind_of, sniff
-from captioners.media.waveform import AUDIO_RATE, Clip, to_media_rate
+from captioners.media.waveform import AUDIO_RATE, Clip, full_band, to_media_rate
 from captioners.types import Media, Modality
 
 __all__ = ["AUDIO_RATE", "MAX_BYTES", "MediaError", "load_media"]
@@ -41,7 +41,7 @@ def load_media(source: Any, kind: Modality | None = None, name: str = "") -> Med
         if not isinstance(decoded, Clip):
             return Media("image", decoded, name=name)
         clip = to_media_rate(decoded)
-        return Media("audio", clip.samples, clip.rate, name, clip.notes)
+        return Media("audio", clip.samples, clip.rate, name, clip.notes, full_band(decoded))
 
 
 def _decode(source: Any, kind: Modality | None) -> np.ndarray | Clip:

@@ -11,6 +11,7 @@ import numpy as np
 from captioners.media.errors import MediaError
 
 AUDIO_RATE = 16_000  # samples per second of every Media that is sound
+BAND_RATE = 48_000  # the most that is kept beside it, for models that hear high tones
 MIN_RATE, MAX_RATE = 1_000, 1_000_000
 MIN_SECONDS, MAX_SECONDS = 0.2, 30
 MAX_READ_SECONDS = 15 * 60
@@ -68,6 +69,19 @@ def to_media_rate(clip: Clip) -> Clip:
     return Clip(samples, AUDIO_RATE, notes)
 
 
+def full_band(clip: Clip) -> tuple[np.ndarray, int] | None:
+    """The samples and their rate with the tones above 8 kHz, up to BAND_RATE; nothing if the file has none."""
+    samples, rate, _ = clip
+    if rate <= AUDIO_RATE:
+        return None
+    peak = float(np.abs(samples).max())
+    if peak > 1:
+        samples = samples / np.float32(peak)
+    if rate <= BAND_RATE:
+        return samples, rate
+    return np.clip(_resample(samples, rate, BAND_RATE)[: MAX_SECONDS * BAND_RATE], -1, 1), BAND_RATE
+
+
 def as_float(block: np.ndarray) -> np.ndarray:
     """Samples of any number type → a float64 copy; integers are divided by their full scale."""
     if block.dtype.kind == "f":
@@ -120,18 +134,18 @@ def _loudest(samples: np.ndarray, rate: int, window: int) -> int:
     return min(start, len(samples) - window)
 
 
-def _resample(samples: np.ndarray, rate: int) -> np.ndarray:
+def _resample(samples: np.ndarray, rate: int, wanted: int = AUDIO_RATE) -> np.ndarray:
     import torch
     from torchaudio.functional import resample
 
-    old, new = _ratio(rate)
+    old, new = _ratio(rate, wanted)
     with torch.inference_mode():
         return resample(torch.from_numpy(np.ascontiguousarray(samples)), old, new).numpy().copy()
 
 
-def _ratio(rate: int) -> tuple[int, int]:
-    """rate : AUDIO_RATE in small numbers. The resampling filter has the size of their product: 44101 Hz would take
+def _ratio(rate: int, wanted: int = AUDIO_RATE) -> tuple[int, int]:
+    """rate : wanted in small numbers. The resampling filter has the size of their product: 44101 Hz would take
     gigabytes, so an odd rate is taken for its best neighbour (less than 0.1 % away, which nobody hears)."""
-    slow, fast = sorted((rate, AUDIO_RATE))
+    slow, fast = sorted((rate, wanted))
     ratio = Fraction(slow, fast).limit_denominator(1000)
     return (ratio.numerator, ratio.denominator) if rate == slow else (ratio.denominator, ratio.numerator)

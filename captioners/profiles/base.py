@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROFILES", "Calibration", "FluencyJudge", "Judges", "Matcher", "Profile", "ProfileError", "load_profile", "pick_device"]
 
-PROFILES = ("embedded", "hub")
+PROFILES = ("embedded", "hub", "hub-small")
 
 
 class ProfileError(CaptionLabError):
@@ -56,6 +56,7 @@ class Profile:
     seats: Mapping[str, MethodModels] = field(default_factory=dict)  # method id → models of its own, where vocabularies differ
     status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
     load: Callable[[], None] = lambda: None  # reads all that methods use, which otherwise is read when first used
+    slow: tuple[str, ...] = ()  # methods that nobody should wait for who did not ask
 
     def players_for(self, method: str) -> MethodModels:
         """What this method is handed."""
@@ -76,14 +77,13 @@ def load_profile(name: str = "embedded", device: str = "auto", models: str | Non
     if name not in PROFILES:
         raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
     keep_freed_memory()
-    module = import_module(f"captioners.profiles.{name}")
     profile: Profile
-    if name == "hub":
-        profile = module.profile(pick_device(device), models, tuple(checkpoints))
+    if name != "embedded":
+        profile = import_module("captioners.profiles.hub").profile(pick_device(device), models, tuple(checkpoints), name=name)
     elif models:
         raise ProfileError("The embedded profile has its models in assets/: give --models with `--profile hub`.")
     else:
-        profile = module.profile(pick_device(device), tuple(checkpoints))
+        profile = import_module("captioners.profiles.embedded").profile(pick_device(device), tuple(checkpoints))
     return profile
 
 

@@ -133,7 +133,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     keep_freed_memory()
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
-    module = HUB_PARTS[name] if job.profile == "hub" else PARTS[name].module
+    module = PARTS[name].module if job.profile == "embedded" else HUB_PARTS[name]
     commit, began = code_version(), time.perf_counter()
     metrics = import_module(f"captioners.training.{module}").train(name, job)
     if not metrics:  # only the first of several processes has some

@@ -24,6 +24,7 @@ MAX_QUEUE = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
     "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
     "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
+    "hub-small": "pretrained models from the Hugging Face Hub that a laptop can hold; the first caption waits until they are there",
 }
 
 
@@ -37,7 +38,7 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto", store
             f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]} · "
             '<button type="button" data-tour="start">show me around</button></p></header>'
         )
-        if profile == "hub":  # its models take minutes to arrive
+        if profile != "embedded":  # its models take minutes to arrive
             loading = gr.HTML(elem_classes="cl-loading")
             gr.Timer(STATUS_SECONDS).tick(
                 lambda: loading_html(studio.status()),

@@ -183,3 +183,19 @@ def test_a_cut_sound_is_refused_or_shorter(format):
         assert load_media(data[: len(data) // 2]).seconds < 0.9
     except MediaError as error:
         assert "again" in str(error)
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(8_000, None), (16_000, None), (44_100, 44_100), (48_000, 48_000), (96_000, 48_000)])
+def test_tones_above_eight_kilohertz_are_kept_beside_the_samples(rate, kept):
+    time = np.arange(rate) / rate
+    tone = 3 * np.sin(2 * np.pi * min(12_000, rate / 3) * time).astype(np.float32)
+    media = load_media((rate, tone))
+    assert media.rate == AUDIO_RATE
+    assert (media.band and media.band[1]) == kept
+    samples, found = media.widest
+    assert found == (kept or AUDIO_RATE)
+    assert np.abs(samples).max() <= 1
+    loudest = np.abs(np.fft.rfft(samples[: found // 2])).argmax() * 2
+    if kept:
+        assert loudest == pytest.approx(12_000, abs=10)
+        assert np.abs(media.data[500:-500]).max() < 0.1  # the models that hear less have nothing of it

@@ -5,10 +5,12 @@ from copy import deepcopy
 import open_clip
 import pytest
 import torch
-from tiny_hub import COCA, save_open_clip, tiny_coca, tiny_gpt2
+from open_clip.tokenizer import SimpleTokenizer
+from tiny_hub import COCA, save_open_clip, tiny_clip, tiny_coca, tiny_gpt2
 
 from captioners.bench.peers import mend_open_clip
 from captioners.nets import few_rows
+from captioners.nets.clip_text import embed_text
 from captioners.nets.coca import CocaDecoder
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.refit import for_few_rows
@@ -154,6 +156,19 @@ def test_few_rows_have_gradients(monkeypatch):
     assert torch.allclose(weight.grad, x.detach().expand(512, -1))
 
 
+@torch.no_grad()
+def test_a_text_tower_says_the_same_on_as_many_positions_as_the_longest_text_has():
+    clip = tiny_clip(0)
+    ids = SimpleTokenizer(context_length=48)(["a dog", "!", "two men are playing football in the grass!"])
+    seen = []
+    clip.transformer.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
+    trimmed, whole = embed_text(clip, ids), clip.encode_text(ids, normalize=True)
+    assert torch.allclose(trimmed, whole, atol=1e-5)
+    assert (seen[0], seen[1]) == (int(ids.argmax(-1).max()) + 1, 48)
+    clip.text_pool_type = "last"  # another kind of tower runs whole
+    assert torch.equal(embed_text(clip, ids), clip.encode_text(ids, normalize=True))
+
+
 # ----------------------------------------------------------------------------------------------------------- GPT-2
 
 
@@ -193,3 +208,22 @@ def test_gpt2s_cache_takes_gradients_and_its_weights_do_not():
     assert losses[-1] < losses[0]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
+
+
+@torch.no_grad()
+def test_continuations_that_share_a_cache_are_read_as_each_behind_its_own():
+    lm = Gpt2(tiny_gpt2().eval())
+    prompts = torch.tensor([[0, 0, 5, 6], [7, 8, 9, 10]])
+    mask = torch.tensor([[False, False, True, True], [True] * 4])
+    _, past = lm(prompts, None, mask)
+    read = [[[11, 12], [13], [14, 15, 16]], [[21], [22, 23]]]
+    ids = torch.tensor([[i for some in row for i in some] + [0] * (6 - sum(map(len, row))) for row in read])
+    logits = lm.branches(ids, past, mask, [[len(some) for some in row] for row in read])
+    for row, continuations in enumerate(read):
+        start = 0
+        for some in continuations:
+            kept = [(k[row : row + 1], v[row : row + 1]) for k, v in past]
+            alone = torch.cat([mask[row : row + 1], torch.ones(1, len(some), dtype=torch.bool)], 1)
+            expected, _ = lm(torch.tensor([some]), kept, alone)
+            assert torch.allclose(logits[row, start : start + len(some)], expected[0], atol=1e-4)
+            start += len(some)

@@ -1,7 +1,9 @@
 """The hub profile on tiny models of the very same classes: what is loaded, what is said when it cannot be, and the methods on it."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -9,14 +11,16 @@ from tiny_hub import CLIP, load_half, save_all, save_open_clip, tiny_clip
 
 from captioners import registry
 from captioners.lab import Lab
+from captioners.media import load_media
 from captioners.methods.continuations import ContinuationScorer
 from captioners.profiles.base import ProfileError, load_profile
-from captioners.profiles.hub import library as hub_library
+from captioners.profiles.hub import matchers
 from captioners.profiles.hub.codes import PictureCodes
+from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import Undrawn, load_open_clip
 from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
-from captioners.profiles.hub.vocabularies import ClipVocabulary
+from captioners.profiles.hub.vocabularies import ClipVocabulary, as_written
 from captioners.run_record import RunRecord
 from captioners.text import EOS, UNFINISHED
 
@@ -54,10 +58,6 @@ def test_every_method_gives_a_caption_a_trace_and_scores(name, kind, precision, 
     media, lab = request.getfixturevalue(kind), Lab(request.getfixturevalue(precision))
     spec = registry.find(name).spec
     settings = spec.settings(**{c.name: max(BRIEF[c.name], c.low) for c in spec.controls if c.name in BRIEF})
-    if (name, kind) == ("cfg", "sound"):
-        with pytest.raises(ProfileError, match="pictures only"):
-            lab.caption(media, name, settings)
-        return
     result = lab.caption(media, name, settings)
     assert result.profile == "hub"
     assert len(result.candidates) == 2
@@ -66,6 +66,8 @@ def test_every_method_gives_a_caption_a_trace_and_scores(name, kind, precision, 
     assert {"clipscore", "perplexity", "words"} <= set(result.scores)
     assert ("CLIP image-judge" if kind == "picture" else "CLAP audio-judge") in result.scores["clipscore"].encoder
     assert "GPT-2 fluency-judge" in result.scores["perplexity"].encoder
+    small = name in ("mc-diffusion", "prefix-diffusion") or (name, kind) == ("cfg", "sound")
+    assert any("embedded weights are used" in note for note in result.notes) == small
 
 
 def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, picture, sound):
@@ -114,7 +116,7 @@ def test_batch_stream_and_single_rows_of_coca_agree(coca, draw):
 def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, picture):
     """Greedy tokens of γ = 2, recomputed with open_clip's forward on the picture and on the token that stands for none."""
     result = coca.caption(picture, coca.spec.settings(max_tokens=5, guidance_scale=2))
-    (model, _), decoder, _ = coca.models._coca()
+    model, decoder = coca.models.model.net, coca.models.model.decoder
     grid = coca.models.encode([picture])[0].grid[None]
     ids = [coca.models.tokenizer.bos]
     for entry in result.trace:
@@ -279,22 +281,35 @@ def test_the_tables_parameters_are_those_of_the_configurations():
     """Counted on models without weights; `larger_clap_general` differs from transformers' default and is not counted here."""
     import open_clip
     from transformers import (
+        BlipConfig,
+        BlipForConditionalGeneration,
         ClapConfig,
         ClapModel,
         DistilBertConfig,
         DistilBertForSequenceClassification,
+        GitConfig,
+        GitForCausalLM,
         GPT2Config,
         GPT2LMHeadModel,
         RobertaConfig,
         RobertaModel,
+        VisionEncoderDecoderConfig,
+        VisionEncoderDecoderModel,
+        ViTConfig,
     )
 
+    crossing = GPT2Config(add_cross_attention=True, is_decoder=True)
     large, small = ({k: v for k, v in open_clip.get_model_config(f"coca_ViT-{n}").items() if k != "custom_text"} for n in ("L-14", "B-32"))
     wide = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
     roberta_large = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, **wide)
     with torch.device("meta"):
         nets = {
-            "captioner": [open_clip.CoCa(**large), open_clip.CoCa(**large), open_clip.CoCa(**small), open_clip.CoCa(**small)],
+            "captioner": [
+                *(open_clip.CoCa(**size) for size in (large, large, small, small)),
+                BlipForConditionalGeneration(BlipConfig()),
+                VisionEncoderDecoderModel(VisionEncoderDecoderConfig.from_encoder_decoder_configs(ViTConfig(), crossing)),
+                GitForCausalLM(GitConfig()),
+            ],
             "language-model": [GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16)), GPT2LMHeadModel(GPT2Config())],
             "image-ranker": [open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))],
             "audio-ranker": [ClapModel(ClapConfig())],
@@ -368,7 +383,7 @@ def test_a_models_file_may_be_yaml_and_keeps_known_revisions(tmp_path):
 
 def test_a_folder_that_is_not_there_is_no_name_on_the_hub():
     with pytest.raises(ProfileError, match=r"no folder \./nowhere for the captioner"):
-        hub_library.fetch("captioner", Source("./nowhere", family="open_clip"))
+        fetch("captioner", Source("./nowhere", family="open_clip"))
 
 
 def test_the_embedded_profile_takes_no_models_file(tmp_path):
@@ -388,3 +403,46 @@ def test_pieces_join_to_the_caption_and_lead_back_to_their_tokens(role, coca):
     assert "".join(pieces).replace(UNFINISHED, "").strip() == text == words.decode([*ids, words.eos, *ids])
     assert [words.token_id(p) for p in pieces] == ids
     assert words.piece(words.eos) == EOS
+
+
+@pytest.mark.parametrize(
+    ("taken_apart", "written"),
+    [
+        ("a man in a t - shirt", "a man in a t-shirt"),
+        ("a clock that says 3 : 3 0 pm", "a clock that says 3:30 pm"),
+        ("a dog 's toy and 2 cats , 1 . 5 meters", "a dog's toy and 2 cats, 1.5 meters"),
+        ("it is 5 o ' clock", "it is 5 o'clock"),
+    ],
+)
+def test_what_a_vocabulary_took_apart_is_written_together(coca, taken_apart, written):
+    words = coca.models.tokenizer
+    assert as_written(taken_apart) == written
+    assert words.decode(words.encode(written)) == written
+
+
+# ----------------------------------------------------------------------------------------------------------- matchers
+
+
+def test_what_stays_in_full_precision_is_not_said_to_be_halved():
+    assert "half of that on a GPU" in ROLES["captioner"][0].size("captioner")
+    assert "half" not in ROLES["language-model"][0].size("language-model")
+
+
+def test_clap_hears_what_lies_above_eight_kilohertz(hub):
+    """A high tone that `data` has no room for: with it the sound has another vector than without."""
+    time = np.arange(48_000) / 48_000
+    low, high = (np.sin(2 * np.pi * f * time).astype(np.float32) / 2 for f in (440, 12_000))
+    heard = load_media((48_000, low + high))
+    deaf = dataclasses.replace(heard, band=None)
+    judge = hub.judges.matcher("audio")
+    assert torch.allclose(judge._sound(deaf), judge._sound(dataclasses.replace(heard, band=(deaf.data, deaf.rate))))
+    assert not torch.allclose(judge._sound(heard), judge._sound(deaf), atol=1e-3)
+
+
+def test_a_rankers_temperature_is_of_its_own_scale_and_a_judge_shows_none(hub, monkeypatch):
+    ranker = hub.players_for("classifier").ranker("audio")
+    captions = dict(zip(matchers.HEARD.values(), torch.eye(6), strict=True))
+    monkeypatch.setattr(ranker, "embed_text", lambda texts: torch.stack([captions[t] for t in texts]))
+    monkeypatch.setattr(ranker, "embed_media", lambda media: 0.4 * torch.eye(6) + 0.1)
+    assert (ranker.calibration.random, ranker.calibration.human) == pytest.approx((0.25, 1.25))
+    assert hub.judges.matcher("audio").calibration is None

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import torch
+
 from captioners.profiles.base import Profile, ProfileError
 from captioners.profiles.hub.judges import HubJudges
 from captioners.profiles.hub.library import Announce, Library, tell
-from captioners.profiles.hub.players import CocaSeat, EmbeddedSeat, Gpt2Seat, MaskSeat, PrefixSeat, Table
-from captioners.profiles.hub.roles import choose
+from captioners.profiles.hub.players import CaptionerSeat, EmbeddedSeat, Gpt2Seat, MaskSeat, PrefixSeat, Table
+from captioners.profiles.hub.roles import Source, choose
+
+PICTURES = ("captioner", "language-model", "image-ranker", "image-judge", "fluency-judge")  # what captions of pictures may need
 
 
-def profile(device: str, models: str | None = None, checkpoints: tuple[str, ...] = (), announce: Announce = tell) -> Profile:
+def promise(sources: dict[str, Source]) -> str:
+    """What will be fetched and how long a caption takes, before anything is."""
+    sizes = {role: 4 * sources[role].millions / 1000 for role in PICTURES}
+    told = ", ".join(f"{role} {size:.1f}" for role, size in sizes.items())
+    return f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({told}); a caption then takes a few seconds on a laptop."
+
+
+def profile(
+    device: str, models: str | None = None, checkpoints: tuple[str, ...] = (), announce: Announce = tell, name: str = "hub"
+) -> Profile:
     """Players and judges in libraries of their own: they share no model. Nothing is fetched or read before it is used."""
-    sources = choose(models, checkpoints)
+    sources = choose(models, checkpoints, name)
     judged = {role: source for role, source in sources.items() if role.endswith("-judge")}
     library = Library({role: source for role, source in sources.items() if role not in judged}, device, announce)
     judges = Library(judged, device, announce)
-    table = Table(library)
-    coca = CocaSeat(table)
+    table = Table(library, name)
+    captioner = CaptionerSeat(table)
     seats = {
-        "cfg": coca,
+        "cfg": captioner,
         "classifier": Gpt2Seat(table),
-        "mc-diffusion": MaskSeat(table) if library.has("mc-diffusion") else EmbeddedSeat(table, "mc-diffusion"),
-        "prefix-diffusion": PrefixSeat(table) if library.has("prefix-diffusion") else EmbeddedSeat(table, "prefix-diffusion"),
+        "mc-diffusion": MaskSeat(table, "mc-diffusion") if library.has("mc-diffusion") else EmbeddedSeat(table, "mc-diffusion"),
+        "prefix-diffusion": PrefixSeat(table, "prefix-diffusion")
+        if library.has("prefix-diffusion")
+        else EmbeddedSeat(table, "prefix-diffusion"),
     }
 
     def load() -> None:
@@ -31,4 +46,9 @@ def profile(device: str, models: str | None = None, checkpoints: tuple[str, ...]
             except ProfileError as error:  # its method's card says so too; the others are read all the same
                 announce(str(error))
 
-    return Profile("hub", coca, HubJudges(judges), seats, lambda: library.status or judges.status, load)
+    if name == "hub-small":
+        announce(promise(sources))
+    if device.startswith("cuda"):
+        torch.set_float32_matmul_precision("high")  # TF32 for what stays in full precision
+    slow = () if device.startswith("cuda") else ("classifier",)
+    return Profile(name, captioner, HubJudges(judges), seats, lambda: library.status or judges.status, load, slow)

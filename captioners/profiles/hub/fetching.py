@@ -18,6 +18,7 @@ WEIGHTS = {
     "transformers": ("model*.safetensors", "pytorch_model*.bin"),
     "diffusers": ("*.safetensors", "*.bin"),
     "ours": ("*.safetensors",),
+    "any": ("open_clip*.safetensors", "model*.safetensors", "open_clip*.bin", "pytorch_model*.bin"),
 }
 FORGET = 60.0  # seconds until a hub that could not be reached is asked again
 

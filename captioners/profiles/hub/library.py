@@ -69,7 +69,7 @@ class Library:
 
     def _load(self, role: str, load: Callable[[Path, Source], Any]) -> Any:
         source = self.sources[role]
-        words = f"Loading {source.id} as {role}: {_size(source)}" + (f", licence {source.licence}" if source.licence else "")
+        words = f"Loading {source.id} as {role}: {_size(role, source)}" + (f", licence {source.licence}" if source.licence else "")
         self.loading[role] = words
         self.announce(words)
         try:
@@ -99,14 +99,14 @@ class Library:
 
     def _too_large(self, role: str, source: Source) -> str:
         less = smaller(role, source)
-        advice = f"name the smaller {less.id} ({less.size}) for {role} with --models FILE" if less else "choose --device cpu"
-        return f"There is not enough memory for {source.id} ({_size(source)}): {advice}, or use `--profile embedded`."
+        advice = f"name the smaller {less.id} ({less.size(role)}) for {role} with --models FILE" if less else "choose --device cpu"
+        return f"There is not enough memory for {source.id} ({_size(role, source)}): {advice}, or use `--profile embedded`."
 
 
-def _size(source: Source) -> str:
+def _size(role: str, source: Source) -> str:
     """What is known of a model's size before it is loaded."""
     if source.millions:
-        return source.size
+        return source.size(role)
     files = weights_files(Path(source.id).expanduser(), source) if Path(source.id).expanduser().exists() else []
     return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB of weights" if files else "its size is on its hub page"
 

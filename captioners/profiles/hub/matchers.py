@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,25 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from captioners.contract import Calibration
+from captioners.media import load_media
+from captioners.nets.clip_text import embed_text
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.roles import Source
+from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
+
+# what is heard in our examples: how far apart right and wrong captions lie on a CLAP's own scale is measured on them
+HEARD = {
+    "rooster": "a rooster crows",
+    "crickets": "crickets chirp at night",
+    "baby": "a baby cries",
+    "bell": "church bells ring",
+    "guitar": "somebody plays a guitar",
+    "party": "people talk and laugh at a party",
+}
+SCALE = 2.5  # of CLIPScore
+NEAREST = 0.05  # a smaller distance between right and wrong captions is no scale
 
 CLIP_PROMPT = "A photo depicts "  # CLIPScore's own (arXiv 2104.08718)
 REMEMBERED = 1024
@@ -74,6 +91,11 @@ def pixels(transform: Any, media: list[Media], library: Library) -> Tensor:
     return torch.stack([transform(Image.fromarray(m.data)) for m in media]).to(library.device, library.dtype)
 
 
+def processed(processor: Any, media: list[Media], library: Library) -> Tensor:
+    """The same by an image processor of transformers."""
+    return processor([Image.fromarray(m.data) for m in media], return_tensors="pt")["pixel_values"].to(library.device, library.dtype)
+
+
 class ClipMatcher:
     """Pictures and text in CLIP's space."""
 
@@ -100,17 +122,16 @@ class ClipMatcher:
     def embed_text(self, texts: list[str]) -> Tensor:
         """(n, d), unit length."""
         ids = self.tokenizer(texts).to(self.library.device)
-        return torch.cat([self.net.encode_text(some, normalize=True).float() for some in ids.split(4 * BATCH)])
+        return torch.cat([embed_text(self.net, some).float() for some in ids.split(4 * BATCH)])
 
 
 class ClapMatcher:
     """Sound and text in CLAP's space. A long clip's windows are embedded apart and averaged, so that nothing is left to a random crop."""
 
-    calibration = None
     prompt = ""
 
     def __init__(self, role: str, library: Library):
-        self.library = library
+        self.library, self.role = library, role
         self.net, self.processor = library.get(role, self._load)
         self.name = f"CLAP {library.names[role]}"
         self.sounds = Remembered()
@@ -120,6 +141,17 @@ class ClapMatcher:
 
         return self.library.ready(ClapModel.from_pretrained(path, dtype=self.library.dtype)), ClapProcessor.from_pretrained(path)
 
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Of a ranker, for method 2's temperature: our examples with their own captions and with each other's. A judge shows none."""
+        if not self.role.endswith("-ranker"):
+            return None
+        sounds = self.embed_media([load_media(EXAMPLES / f"{name}.ogg", "audio") for name in HEARD])
+        scores = SCALE * (sounds @ self.embed_text(list(HEARD.values())).T).clamp(min=0)
+        right = scores.diagonal().mean().item()
+        wrong = (scores.sum() - scores.diagonal().sum()).item() / (len(scores) * (len(scores) - 1))
+        return Calibration(wrong, right) if right - wrong > NEAREST else None
+
     @torch.no_grad()
     def embed_media(self, media: list[Media]) -> Tensor:
         """(n, d), unit length."""
@@ -127,7 +159,8 @@ class ClapMatcher:
 
     def _sound(self, media: Media) -> Tensor:
         features = self.processor.feature_extractor
-        samples = AF.resample(torch.from_numpy(media.data), media.rate, features.sampling_rate)
+        data, rate = media.widest
+        samples = AF.resample(torch.from_numpy(data), rate, features.sampling_rate)
         windows = [w.numpy() for w in samples.split(features.nb_max_samples) if len(w) >= features.sampling_rate or len(w) == len(samples)]
         inputs = features(windows, sampling_rate=features.sampling_rate, return_tensors="pt")
         device, dtype = self.library.device, self.library.dtype

@@ -11,38 +11,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
-from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from captioners.nets.coca import CocaDecoder
 from captioners.nets.encoders import Features
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
-from captioners.nets.refit import for_few_rows
 from captioners.profiles import embedded
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.codes import PictureCodes
+from captioners.profiles.hub.families import CaptionModel, load_captioner
 from captioners.profiles.hub.library import Library
-from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, Remembered, load_open_clip, matcher, pixels
-from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, Remembered, matcher
 from captioners.profiles.hub.texts import TransformersClassifier, language_model
-from captioners.profiles.hub.vocabularies import ClipVocabulary, Gpt2Vocabulary
-from captioners.profiles.store import ASSETS, load_into, read_config
+from captioners.profiles.hub.vocabularies import Gpt2Vocabulary, Vocabulary
+from captioners.profiles.store import load_into, read_config
 from captioners.types import Media, Modality
 
 NEVER_WITHOUT = (
-    "This CoCa was never trained without its picture: the unconditional branch sees {} instead. "
-    "`train cfg --profile hub` teaches it, --checkpoint loads the result."
+    "This captioner was never trained without its input: the unconditional branch sees {} instead. "
+    "`train cfg --profile hub` teaches a CoCa, --checkpoint loads the result."
 )
+
+
+NO_CHECKPOINT = "No checkpoint for {0} is given: the embedded weights are used. `train {0} --profile hub` makes one."
+PICTURES_ONLY = "The checkpoint for {0} describes pictures only: the embedded weights are used for sound."
+NO_SOUND = "No audio-captioner is named: the embedded weights are used for sound. --models FILE names one."
 
 
 class Table:
     """What the seats share: the library, the matchers and classifiers that were asked for, and the embedded players to fall back on."""
 
-    def __init__(self, library: Library):
-        self.library = library
+    def __init__(self, library: Library, profile: str = "hub"):
+        self.library, self.profile = library, profile
         self.matchers: dict[Modality, ClipMatcher | ClapMatcher] = {}
 
     @cached_property
@@ -61,19 +62,19 @@ class Table:
 class Seat:
     """One method's place at the table."""
 
-    profile = "hub"
+    notes: tuple[str, ...] = ()  # what a card should tell
 
     def __init__(self, table: Table):
         self.table, self.library = table, table.library
 
     @property
-    def device(self) -> str:
-        return self.library.device
+    def profile(self) -> str:
+        """The name of the profile."""
+        return self.table.profile
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What a card should tell."""
-        return ()
+    def device(self) -> str:
+        return self.library.device
 
     def ranker(self, kind: Modality) -> ClipMatcher | ClapMatcher:
         """The matcher that methods may rank with."""
@@ -84,19 +85,23 @@ class Seat:
         self.ranker("image"), self.ranker("audio")
 
 
-class CocaSeat(Seat):
-    """Method 1: CoCa for pictures, GPT-2 beside it."""
+class CaptionerSeat(Seat):
+    """Method 1: a captioner of any family, GPT-2 beside it."""
 
-    def __init__(self, table: Table):
+    def __init__(self, table: Table, role: str = "captioner"):
         super().__init__(table)
+        self.role = role
         self.grids = Remembered()
 
-    @cached_property
-    def tokenizer(self) -> ClipVocabulary:
-        """CoCa's vocabulary."""
-        from open_clip.tokenizer import SimpleTokenizer
+    @property
+    def model(self) -> CaptionModel:
+        """The captioner."""
+        return self.library.get(self.role, lambda path, source: load_captioner(path, source, self.library))
 
-        return ClipVocabulary(SimpleTokenizer())
+    @property
+    def tokenizer(self) -> Vocabulary:
+        """The captioner's vocabulary."""
+        return self.model.vocabulary
 
     @property
     def lm_tokenizer(self) -> Gpt2Vocabulary:
@@ -105,66 +110,47 @@ class CocaSeat(Seat):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """That nothing taught this CoCa to do without a picture, if so."""
-        _, _, null = self._coca()
-        return (NEVER_WITHOUT.format(null),) if null else ()
+        """That nothing taught this captioner to do without an input, if so."""
+        return (NEVER_WITHOUT.format(self.model.without),) if self.model.without else ()
+
+    @cached_property
+    def _for_sound(self) -> Seat:
+        named = self.library.has("audio-captioner")
+        return CaptionerSeat(self.table, "audio-captioner") if named else EmbeddedSeat(self.table, "cfg", NO_SOUND)
+
+    def for_kind(self, kind: Modality) -> Seat:
+        """Sound has a captioner of its own, or the embedded one."""
+        return self._for_sound if kind == "audio" and self.role == "captioner" else self
 
     def start_token(self, kind: Modality) -> int:
-        """CoCa's."""
-        if kind != "image":
-            raise ProfileError("CoCa describes pictures only: choose another method for sound, or `--profile embedded`.")
+        """The captioner's."""
+        if kind != self.model.kind:
+            does = {"image": "pictures", "audio": "sound"}[self.model.kind]
+            raise ProfileError(f"The {self.role} describes {does} only: name one for the other with --models FILE.")
         return self.tokenizer.bos
 
     @torch.no_grad()
     def encode(self, media: Sequence[Media]) -> list[Features]:
-        """The picture tokens (cells, width) of each, and their mean."""
+        """The cells (cells, width) of each, and their mean."""
         for m in media:
             self.start_token(m.kind)
-        (coca, transform), _, _ = self._coca()
-        found = self.grids.get(list(media), lambda some: coca.visual(pixels(transform, some, self.library))[1])
+        found = self.grids.get(list(media), self.model.grids)
         return [Features(grid, grid.mean(0)) for grid in found]
 
-    def caption_decoder(self) -> CocaDecoder:
-        """CoCa, token by token."""
-        return self._coca()[1]
+    def caption_decoder(self) -> nn.Module:
+        """The captioner, token by token."""
+        return self.model.decoder
 
     def language_model(self) -> Gpt2:
         """The LM that guides."""
         return language_model("language-model", self.library)[0]
 
     def load(self) -> None:
-        """CoCa and GPT-2 too."""
+        """The captioner and GPT-2 too."""
         super().load()
         self.caption_decoder(), self.language_model()
-
-    def _coca(self) -> tuple[tuple[Any, Any], CocaDecoder, str]:
-        """The model with its picture transform, its decoder, and in words what stands for no picture ("" if it was trained)."""
-        return self.library.get("captioner", self._load)
-
-    def _load(self, path: Path, source: Source) -> tuple[tuple[Any, Any], CocaDecoder, str]:
-        coca, transform = load_open_clip(path, source, self.library)
-        if not hasattr(coca, "text_decoder"):
-            raise ValueError("it is no CoCa.")
-        if self.device == "cpu":
-            for_few_rows(coca)
-        trained = path / "null.safetensors"
-        if trained.is_file():
-            null, words = load_file(trained)["null"], ""
-        elif source.blank == "zeros":
-            null, words = None, "a token of zeros"
-        else:
-            null, words = self._mean_token(coca, transform, source.blank), "the mean picture token of a few pictures"
-        return (coca, transform), self.library.ready(CocaDecoder(coca, null)), words
-
-    @torch.no_grad()
-    def _mean_token(self, coca: Any, transform: Any, folder: str) -> Tensor:
-        """(width,): over the pictures of a folder, ours if none is given."""
-        place = Path(folder) if folder else ASSETS / "examples"
-        files = [f for kind in ("*.jpg", "*.jpeg", "*.png") for f in sorted(place.glob(kind))][:64]
-        if not files:
-            raise ProfileError(f'There are no pictures in {place}: give a folder that has some as blank of the captioner, or "zeros".')
-        batch = torch.stack([transform(Image.open(f).convert("RGB")) for f in files]).to(self.device, self.library.dtype)
-        return torch.cat([coca.visual(some)[1] for some in batch.split(16)]).float().mean((0, 1))
+        if self.role == "captioner":
+            self._for_sound.load()
 
 
 class Gpt2Seat(Seat):
@@ -207,14 +193,9 @@ class Gpt2Seat(Seat):
 class EmbeddedSeat(Seat):
     """A method whose models nobody has published: the embedded ones, and a word about it."""
 
-    def __init__(self, table: Table, part: str):
+    def __init__(self, table: Table, part: str, note: str = NO_CHECKPOINT):
         super().__init__(table)
-        self.part = part
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """That these are the small models."""
-        return (f"No checkpoint for {self.part} is given: the embedded weights are used. `train {self.part} --profile hub` makes one.",)
+        self.notes = (note.format(part),)  # that these are the small models
 
     def ranker(self, kind: Modality) -> Any:
         """The embedded one, so that nothing need be fetched."""
@@ -234,6 +215,14 @@ class EmbeddedSeat(Seat):
 class TrainedSeat(Seat):
     """A method on a checkpoint of our own training, which describes pictures with the embedded tokenizer."""
 
+    def __init__(self, table: Table, part: str):
+        super().__init__(table)
+        self.for_sound = EmbeddedSeat(table, part, PICTURES_ONLY)
+
+    def for_kind(self, kind: Modality) -> Seat:
+        """The embedded weights describe sound."""
+        return self if kind == "image" else self.for_sound
+
     @property
     def tokenizer(self) -> Any:
         """The embedded one: our training uses it."""
@@ -241,8 +230,6 @@ class TrainedSeat(Seat):
 
     def start_token(self, kind: Modality) -> int:
         """The domain tag of picture captions."""
-        if kind != "image":
-            raise ProfileError("This checkpoint describes pictures only: leave --checkpoint out, and the embedded weights describe sound.")
         return self.tokenizer.start(kind)
 
 
@@ -255,8 +242,6 @@ class MaskSeat(TrainedSeat):
 
     def codes(self, media: Sequence[Media]) -> list[Tensor]:
         """The discrete tokens (cells,) of each."""
-        for m in media:
-            self.start_token(m.kind)
         codes = self._eyes(list(media))
         self.library.note("codes")
         return codes
@@ -268,6 +253,7 @@ class MaskSeat(TrainedSeat):
     def load(self) -> None:
         """The VQ-VAE too."""
         super().load()
+        self.for_sound.load()
         _ = self._eyes, self.mask_denoiser()
 
 
@@ -276,8 +262,6 @@ class PrefixSeat(TrainedSeat):
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """CLIP's vector of each: the whole grid and its mean."""
-        for m in media:
-            self.start_token(m.kind)
         return [Features(vector[None], vector) for vector in self.ranker("image").embed_media(list(media))]
 
     def prefix_denoiser(self) -> PrefixDenoiser:
@@ -289,6 +273,7 @@ class PrefixSeat(TrainedSeat):
     def load(self) -> None:
         """The denoiser too."""
         super().load()
+        self.for_sound.load()
         self.prefix_denoiser()
 
 

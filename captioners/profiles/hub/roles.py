@@ -21,7 +21,7 @@ class Source:
 
     id: str  # a name on the hub, or a folder
     revision: str | None = None  # a commit on the hub
-    family: str = ""  # what reads it: open_clip, transformers, diffusers, or ours for our own training's output
+    family: str = ""  # what reads it: open_clip, transformers, diffusers, any, or ours for our own training's output
     architecture: str = ""  # open_clip's name of it, for folders that hold weights alone
     subfolder: str = ""
     weights: str = ""  # the file that holds them, where a repository has several forms or an unusual one
@@ -30,12 +30,13 @@ class Source:
     layer: int = 0  # of a text encoder: the hidden layer that is compared, 0 for the last
     blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder of pictures whose mean token stands for none
 
-    @property
-    def size(self) -> str:
-        """Parameters and memory, in words."""
-        return f"{self.millions:.0f} M parameters, about {4 * self.millions / 1000:.1f} GB, half of that on a GPU"
+    def size(self, role: str) -> str:
+        """Parameters and memory in this role, in words."""
+        on_gpu = "" if role in WHOLE else ", half of that on a GPU"
+        return f"{self.millions:.0f} M parameters, about {4 * self.millions / 1000:.1f} GB{on_gpu}"
 
 
+WHOLE = ("language-model", "fluency-judge", "codes")  # in full precision on a GPU too
 # the first of each role is what it is without being told otherwise; the others are what may be chosen instead, larger ones first
 ROLES: dict[str, tuple[Source, ...]] = {
     "captioner": (
@@ -73,6 +74,30 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "coca_ViT-B-32",
             weights="open_clip_pytorch_model.bin",
             millions=253.6,
+            licence="MIT",
+        ),
+        Source(
+            "Salesforce/blip-image-captioning-base",
+            "89b09ea1789f7addf2f6d6f0dfc4ce10ab58ef84",
+            "transformers",
+            weights="pytorch_model.bin",
+            millions=224.0,
+            licence="BSD-3-Clause",
+        ),
+        Source(
+            "nlpconnect/vit-gpt2-image-captioning",
+            "dc68f91c06a1ba6f15268e5b9c13ae7a7c514084",
+            "transformers",
+            weights="pytorch_model.bin",
+            millions=239.2,
+            licence="Apache-2.0",
+        ),
+        Source(
+            "microsoft/git-base-coco",
+            "a13141da42abd4a8cbf283601a8104265f537cee",
+            "transformers",
+            weights="pytorch_model.bin",
+            millions=176.6,
             licence="MIT",
         ),
     ),
@@ -165,11 +190,29 @@ ROLES: dict[str, tuple[Source, ...]] = {
             licence="see its page",
         ),
     ),
+    # may be named; without one the embedded captioner describes sound
+    "audio-captioner": (),
     # what nobody has published: the output of our own training, a folder or a file; without one the embedded weights play
     "audibility": (),
     "visibility": (),
     "mc-diffusion": (),
     "prefix-diffusion": (),
+}
+# what may be named for a role that is empty by default
+SUGGESTED = {
+    "audio-captioner": Source(
+        "MU-NLPC/whisper-small-audio-captioning",
+        "e660e78f8b320a69e44e77af5d23a99b071e12f8",
+        "transformers",
+        weights="pytorch_model.bin",
+        millions=241.7,
+        licence="CC-BY-NC-4.0",
+    )
+}
+# what a profile takes instead of the first of a role: for a laptop with internet
+PRESETS = {
+    "hub": {},
+    "hub-small": {"captioner": "Salesforce/blip-image-captioning-base", "language-model": "openai-community/gpt2"},
 }
 # the text encoder that `train audibility --profile hub` starts from
 CLASSIFIER_BASE = Source(
@@ -179,15 +222,23 @@ CLASSIFIER_BASE = Source(
     millions=67.0,
     licence="Apache-2.0",
 )
+CAPTIONERS = ("captioner", "audio-captioner")  # whose family is told by what the folder holds
 TRAINED = {"cfg": "captioner", "audibility": "audibility", "visibility": "visibility"} | {
     part: part for part in ("mc-diffusion", "prefix-diffusion")
 }  # our training's part → the role it plays
-FAMILIES = {"audibility": "transformers", "visibility": "transformers", "mc-diffusion": "ours", "prefix-diffusion": "ours"}
+FAMILIES = {
+    "audio-captioner": "any",
+    "audibility": "transformers",
+    "visibility": "transformers",
+    "mc-diffusion": "ours",
+    "prefix-diffusion": "ours",
+}
 
 
-def choose(models: str | Path | None = None, checkpoints: tuple[str, ...] = ()) -> dict[str, Source]:
-    """Role → source: the defaults, changed by a models file and then by our own checkpoints."""
-    chosen = {role: sources[0] for role, sources in ROLES.items() if sources}
+def choose(models: str | Path | None = None, checkpoints: tuple[str, ...] = (), preset: str = "hub") -> dict[str, Source]:
+    """Role → source: the preset's, changed by a models file and then by our own checkpoints."""
+    named = PRESETS[preset]
+    chosen = {role: next(s for s in sources if s.id == named.get(role, sources[0].id)) for role, sources in ROLES.items() if sources}
     if models is not None:
         chosen |= {role: _source(role, value, Path(models)) for role, value in _read(Path(models)).items()}
     for checkpoint in checkpoints:
@@ -234,9 +285,10 @@ def _source(role: str, value: Any, path: Path) -> Source:
     beside = path.parent / table["id"]
     if beside.exists():  # a folder is meant from where the file stands
         table = {**table, "id": str(beside)}
-    known = next((s for s in ROLES[role] if s.id == table["id"]), None)
+    known = next((s for s in (*ROLES[role], SUGGESTED.get(role)) if s and s.id == table["id"]), None)
     default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
-    base = known or dataclasses.replace(default, revision=None, weights="", millions=0.0, licence="", layer=0)
+    kind = "any" if role in CAPTIONERS else default.family
+    base = known or dataclasses.replace(default, revision=None, family=kind, weights="", millions=0.0, licence="", layer=0)
     if table.get("revision", base.revision) != base.revision:
         base = dataclasses.replace(base, weights="")  # another commit may have them in another form
     return dataclasses.replace(base, **table)

@@ -1,7 +1,8 @@
-"""The tokenizers of pretrained models behind the interface of `CaptionTokenizer`: CLIP's, whose pieces end words, and GPT-2's."""
+"""The tokenizers of pretrained models behind the interface of `CaptionTokenizer`: CLIP's, whose pieces end words, GPT-2's and BERT's."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from captioners.text import EOS, UNFINISHED, clean
 
 
 class Vocabulary:
-    """What both have in common."""
+    """What all have in common."""
 
     pad: int
     bos: int
@@ -45,6 +46,14 @@ class Vocabulary:
         return [i for i in ids if i not in self.special_ids]
 
 
+def as_written(text: str) -> str:
+    """What vocabularies have taken apart that split at every mark and digit: t-shirt, 3:30 pm, 1.5, o'clock."""
+    text = re.sub(r"(?<=\d) (?=\d)", "", text)
+    text = re.sub(r"(?<=\d)\s*([:.])\s*(?=\d)", r"\1", text)
+    text = re.sub(r"(?<=\w)\s*'\s*(?=(?:s|t|d|m|re|ve|ll|clock)\b)", "'", text)
+    return clean(re.sub(r"(?<=\w) - (?=\w)", "-", text))
+
+
 class ClipVocabulary(Vocabulary):
     """open_clip's byte-pair encoding, which marks the end of a word: a piece that ends none carries a soft hyphen."""
 
@@ -62,7 +71,7 @@ class ClipVocabulary(Vocabulary):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, as people write it."""
-        return clean(self.tokenizer.decode(self._spoken(ids)))
+        return as_written(self.tokenizer.decode(self._spoken(ids)))
 
     def piece(self, token_id: int, before: int | None = None) -> str:
         """A leading space where the token before ended a word; a soft hyphen where this one does not."""
@@ -122,3 +131,52 @@ class Gpt2Vocabulary(Vocabulary):
             return self.eos
         ids = self.raw(piece)
         return ids[0] if len(ids) == 1 else None
+
+
+class ByteVocabulary(Gpt2Vocabulary):
+    """The same encoding in a captioner, which was taught where a caption begins and ends."""
+
+    def __init__(self, tokenizer: Any, start: int, end: int, size: int):
+        self.tokenizer, self.size = tokenizer, size
+        self.bos, self.eos, self.pad = start, end, end
+        self.special_ids = tuple(dict.fromkeys((end, *tokenizer.all_special_ids, *range(len(tokenizer), size))))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a caption: its first word has no space before it."""
+        return self.raw(clean(text)) if clean(text) else []
+
+
+class WordPieceVocabulary(Vocabulary):
+    """BERT's: a piece that begins no word is marked, and shown without a space before it."""
+
+    def __init__(self, tokenizer: Any, start: int, end: int, size: int):
+        self.tokenizer, self.size = tokenizer, size  # transformers' BertTokenizerFast, and how many tokens the model knows
+        self.bos, self.eos, self.pad = start, end, tokenizer.pad_token_id
+        self.special_ids = tuple(dict.fromkeys((end, start, *tokenizer.all_special_ids, *range(len(tokenizer), size))))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a caption, without start and end."""
+        return self.tokenizer(clean(text), add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids."""
+        return as_written("".join(self.piece(i) for i in self._spoken(ids)))
+
+    def piece(self, token_id: int, before: int | None = None) -> str:
+        """One token as it is shown."""
+        if token_id == self.eos:
+            return EOS
+        text = self.tokenizer.convert_ids_to_tokens(int(token_id)) if token_id < len(self.tokenizer) else ""
+        return text.removeprefix("##") if text.startswith("##") else f" {text}"
+
+    def token_id(self, piece: str) -> int | None:
+        """The inverse of `piece`."""
+        if piece == EOS:
+            return self.eos
+        return self.tokenizer.get_vocab().get(piece[1:] if piece.startswith(" ") else f"##{piece}")

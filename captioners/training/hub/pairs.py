@@ -70,4 +70,4 @@ class Pairs:
 def library_of(job: Job) -> Library:
     """The models of the job's profile in full precision, on this process's device."""
     device = job.device if job.device != "auto" else str(PartialState().device)
-    return Library(choose(job.models), device, half=False)
+    return Library(choose(job.models, preset=job.profile), device, half=False)

@@ -178,7 +178,7 @@ class Studio:
         """Caption one file by every method that can, so that the first visitor does not wait for weights."""
         media = self.media(path)
         for spec in registry.available():
-            if media.kind in spec.modalities:
+            if media.kind in spec.modalities and spec.id not in self.lab.profile.slow:
                 try:
                     self.results(media, spec.id, [spec.settings(), spec.without_guidance(spec.settings())])
                 except CaptionLabError as error:

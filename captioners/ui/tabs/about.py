@@ -22,9 +22,9 @@ dogs outdoors, fifty kinds of everyday sound, plain voices and some music. A cat
 drawings are guessed at, and numbers and names are not to be trusted. All methods share encoder, vocabulary and training data, so that
 differences between cards are differences between the ways of guiding.</p>""",
     "hub": """<h2>What the models know</h2>
-<p>The methods run on pretrained models: CoCa for the first, GPT-2 with CLIP or CLAP for the second. The two diffusion methods have no
-published weights: they use checkpoints that were trained for them where given, and the small embedded models elsewhere; a card says
-which. Every score names its encoder, and no encoder that scores takes part in a method.</p>""",
+<p>The methods run on pretrained models: CoCa, BLIP or another captioner for the first, GPT-2 with CLIP or CLAP for the second. The two
+diffusion methods have no published weights: they use checkpoints that were trained for them where given, and the small embedded models
+elsewhere; a card says which. Every score names its encoder, and no encoder that scores takes part in a method.</p>""",
 }
 
 DATA = (
@@ -45,9 +45,10 @@ CITATION = """@software{caption_lab,
 
 def about_html(specs: Sequence[Spec], profile: str) -> str:
     """The text of the whole tab."""
+    models = MODELS["embedded" if profile == "embedded" else "hub"]
     cited = [CITATION, *(s.explanation.citation for s in specs if s.explanation)]
     return (
-        f'<div class="cl-about">{READING}<h2>The methods</h2>{"".join(map(_method, specs))}{MODELS[profile]}'
+        f'<div class="cl-about">{READING}<h2>The methods</h2>{"".join(map(_method, specs))}{models}'
         f"{_data() if profile == 'embedded' else ''}<h2>Citation</h2><pre>{escape(chr(10).join(cited))}</pre></div>"
     )
 

@@ -1,0 +1,113 @@
+"""The hub profile's models at their real sizes, random weights, against their own libraries: BLIP's captions, CLIP's text tower."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from captioners.bench.contest import Work, contest
+from captioners.bench.peers import TOKENS
+from captioners.profiles.base import Profile
+
+TEXTS = 64
+CAPTION = "a black and white dog plays with a red ball in the grass"  # 13 positions, its start and end included
+
+
+@contest(
+    "text_tower_trimmed", f"CLIP ViT-B-32 on {TEXTS} captions, as many positions as the longest has, against all 77", "caption", repeats=5
+)
+def text_tower(profile: Profile) -> tuple[Work, Work]:
+    """What method 2 does for every token, and every judge for every caption."""
+    import open_clip
+    import torch
+    from open_clip.tokenizer import SimpleTokenizer
+
+    from captioners.nets.clip_text import embed_text
+
+    torch.manual_seed(0)
+    clip = open_clip.CLIP(**open_clip.get_model_config("ViT-B-32")).eval()
+    ids = SimpleTokenizer()([CAPTION] * TEXTS)
+
+    @torch.no_grad()
+    def ours() -> int:
+        return len(embed_text(clip, ids))
+
+    @torch.no_grad()
+    def peer() -> int:
+        return len(clip.encode_text(ids, normalize=True))
+
+    return ours, peer
+
+
+@contest(
+    "blip_vs_transformers",
+    f"BLIP base on the CPU, picture and {TOKENS} greedy tokens, against transformers' generate",
+    "caption",
+    repeats=3,
+)
+def blip(profile: Profile) -> tuple[Work, Work]:
+    """Both encode the picture once; random weights."""
+    return _blip(guided=False)
+
+
+@contest(
+    "blip_guided_vs_transformers",
+    f"guided BLIP base, {TOKENS} tokens, both branches in one batch, against transformers' decoder run twice for every token",
+    "caption",
+    repeats=3,
+)
+def guided_blip(profile: Profile) -> tuple[Work, Work]:
+    """transformers has no guidance for BLIP: its decoder is called with the picture and with a blank one, each with its own cache."""
+    return _blip(guided=True)
+
+
+def _blip(guided: bool) -> tuple[Work, Work]:
+    import torch
+    from transformers import BlipConfig, BlipForConditionalGeneration
+
+    from captioners import guidance
+    from captioners.nets.from_transformers import blip_decoder
+
+    torch.manual_seed(0)
+    theirs = BlipForConditionalGeneration(BlipConfig()).eval()
+    decoder = blip_decoder(deepcopy(theirs)).eval()
+    text, picture = theirs.config.text_config, torch.randn(1, 3, 384, 384)
+    start, end = text.bos_token_id, text.sep_token_id
+
+    @torch.inference_mode()
+    def ours() -> int:
+        grid = theirs.vision_model(picture).last_hidden_state
+        condition = decoder.condition({"image": grid}, torch.tensor([0]))
+        if guided:
+            condition = condition.joined(condition.removed())
+        ids, past = torch.full((1 + guided, 1), start), None
+        for _ in range(TOKENS):
+            logits, past = decoder(ids, condition, past)
+            ids = best(*logits[:, -1]).expand(1 + guided, 1)
+        return 1
+
+    def best(cond: torch.Tensor, uncond: torch.Tensor | None = None) -> torch.Tensor:
+        scores = cond if uncond is None else guidance.cfg(cond.log_softmax(-1), uncond.log_softmax(-1), 2.0)
+        return scores.index_fill(0, torch.tensor([end]), -torch.inf).argmax()
+
+    @torch.inference_mode()
+    def plain() -> int:
+        theirs.generate(picture, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
+        return 1
+
+    @torch.inference_mode()
+    def twice() -> int:
+        grid = theirs.vision_model(picture).last_hidden_state
+        seen: list[torch.Tensor] = [grid, torch.zeros_like(grid)]
+        caches: list[Any] = [None, None]
+        ids = torch.tensor([[start]])
+        for _ in range(TOKENS):
+            branches = []
+            for i in range(2):
+                out = theirs.text_decoder(ids, encoder_hidden_states=seen[i], past_key_values=caches[i], use_cache=True)
+                caches[i] = out.past_key_values
+                branches.append(out.logits[0, -1])
+            ids = best(*branches).expand(1, 1)
+        return 1
+
+    return ours, twice if guided else plain

@@ -1,0 +1,173 @@
+"""Text decoders of other libraries, token by token: their weights, packed, with a cache, a picture's keys and values made once.
+
+BLIP, GIT, ViT-GPT2 and Whisper differ in where they normalise, and in whether the picture is looked at by layers of its own (cross) or
+stands before the text (prefix). The interface is that of `CaptionDecoder`: rows with and without their input share a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from captioners.nets.captioner import Condition
+from captioners.nets.few_rows import linear
+from captioners.nets.transformer import KeysValues, causal_mask
+
+Affine = tuple[Tensor, Tensor | None]  # weight (out, in) and bias of a linear layer
+
+
+class Packed(nn.Module):
+    """Linear layers that read the same input, as one: (…, in) → (…, the sum of their outs)."""
+
+    def __init__(self, layers: Sequence[Affine]):
+        super().__init__()
+        weights = [weight.detach() for weight, _ in layers]
+        biases = [weight.new_zeros(len(weight)) if bias is None else bias.detach() for weight, bias in layers]
+        self.weight = nn.Parameter(torch.cat(weights).contiguous())
+        self.bias = nn.Parameter(torch.cat(biases))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class Attention(nn.Module):
+    """Self-attention, or attention to an input whose keys and values were made before."""
+
+    def __init__(self, heads: int, query: Affine, key: Affine, value: Affine, out: Affine, norm: nn.LayerNorm, cross: bool = False):
+        super().__init__()
+        self.heads, self.norm = heads, norm
+        self.entering = Packed([query] if cross else [query, key, value])
+        self.given = Packed([key, value]) if cross else None
+        self.out = Packed([out])
+
+    def split(self, x: Tensor, rows: int) -> tuple[Tensor, ...]:
+        """(rows · t, n · width) → n tensors (rows, heads, t, width / heads)."""
+        size = self.out.weight.shape[1] // self.heads
+        return x.view(rows, -1, x.shape[-1] // (self.heads * size), self.heads, size).permute(2, 0, 3, 1, 4).unbind()
+
+    def attend(self, q: Tensor, pair: KeysValues, mask: Tensor | None) -> Tensor:
+        """q (rows, heads, t, d) → (rows · t, width)."""
+        y = F.scaled_dot_product_attention(q, *pair, attn_mask=mask)
+        return self.out(y.transpose(1, 2).reshape(-1, self.out.weight.shape[1]))
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to the input where there are layers for it, and a feed-forward part."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        up: Affine,
+        act: Callable[[Tensor], Tensor],
+        down: Affine,
+        norm: nn.LayerNorm,
+        norm_first: bool,
+    ):
+        super().__init__()
+        self.attention, self.cross, self.norm, self.norm_first = attention, cross, norm, norm_first
+        self.up, self.act, self.down = Packed([up]), act, Packed([down])
+
+    def forward(
+        self, x: Tensor, rows: int, past: KeysValues | None, mask: Tensor | None, pair: KeysValues | None, shown: Tensor | None
+    ) -> tuple[Tensor, KeysValues]:
+        """x (rows · t, width) → the same, and the keys and values of past + t positions."""
+        q, k, v = self.attention.split(self.attention.entering(self._before(x, self.attention.norm)), rows)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        x = self._after(x, self.attention.attend(q, (k, v), mask), self.attention.norm)
+        if self.cross is not None:
+            (q,) = self.cross.split(self.cross.entering(self._before(x, self.cross.norm)), rows)
+            x = self._after(x, self.cross.attend(q, pair, shown), self.cross.norm)
+        y = self.down(self.act(self.up(self._before(x, self.norm))))
+        return self._after(x, y, self.norm), (k, v)
+
+    def _before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        return norm(x) if self.norm_first else x
+
+    def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        return x + y if self.norm_first else norm(x + y)
+
+
+class TextDecoder(nn.Module):
+    """p(next token | tokens so far, cells of the input or nothing).
+
+    With cross layers, a row without its input sees one null cell, `null` (width,). With a prefix it sees nothing: the text stands alone.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,  # (vocab, width)
+        positions: Tensor,  # (most, width)
+        entry: nn.Module,  # between embeddings and layers
+        layers: Sequence[Layer],
+        end: nn.Module,  # between layers and head
+        head: Affine,  # (vocab, width)
+        null: Tensor,  # (width of the input,)
+        opening: Sequence[int] = (),  # read before the first token, for models whose captions begin with several
+    ):
+        super().__init__()
+        self.tokens, self.positions = nn.Parameter(tokens.detach()), nn.Parameter(positions.detach())
+        self.entry, self.layers, self.end = entry, nn.ModuleList(layers), end
+        tied = head[0].data_ptr() == tokens.data_ptr()
+        self.head = None if tied else nn.Parameter(head[0].detach())
+        self.head_bias = None if head[1] is None else nn.Parameter(head[1].detach())
+        self.null, self.opening = nn.Parameter(null.clone()), tuple(opening)
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether the input stands before the text, instead of being looked at by layers of its own."""
+        return self.layers[0].cross is None
+
+    def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
+        """{kind: (n, cells, width)}, rows put into `order` → what every layer sees of the input; cell 0 stands for none."""
+        (grid,) = grids.values()
+        grid = grid[order].to(self.tokens.dtype)
+        if self.prefixed:
+            pairs = self._read_prefix(grid)
+        else:
+            x = torch.cat([self.null.to(grid.dtype).expand(len(grid), 1, -1), grid], dim=1)
+            pairs = [layer.cross.split(layer.cross.given(x.flatten(0, 1)), len(x)) for layer in self.layers]
+        seen = torch.arange(1 + grid.shape[1], device=grid.device) > 0
+        return Condition(pairs, seen.expand(len(grid), 1, 1, -1))
+
+    def _read_prefix(self, grid: Tensor) -> list[KeysValues]:
+        """Keys and values of cells that see each other, layer by layer."""
+        x, pairs = grid.flatten(0, 1), []
+        for layer in self.layers:
+            x, pair = layer(x, len(grid), None, None, None, None)
+            pairs.append(pair)
+        return pairs
+
+    def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
+        """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens (and the prefix)."""
+        asked = ids.shape[1]
+        if self.opening and past is None:
+            ids = torch.cat([ids.new_tensor(self.opening).expand(len(ids), -1), ids], dim=1)
+        rows, length = ids.shape
+        cells = condition.mask.shape[-1] - 1 if self.prefixed else 0
+        start = past[0][0].shape[2] - cells if past else 0
+        x = self.entry(self.tokens[ids] + self.positions[start : start + length]).flatten(0, 1)
+        mask = causal_mask(length, start, ids.device) if length > 1 or self.prefixed else None
+        shown = None if self.prefixed else _additive(condition.mask, x.dtype)
+        pairs: list[KeysValues | None] = [None] * len(self.layers)
+        if self.prefixed:
+            before = condition.mask[..., 1:].expand(-1, -1, length, -1)
+            mask = torch.cat([before, mask.expand(rows, -1, -1, -1)], dim=-1)
+            past = past or condition.keys_values
+        else:
+            pairs = condition.keys_values
+        cache = []
+        for i, layer in enumerate(self.layers):
+            x, kept = layer(x, rows, past[i] if past else None, mask, pairs[i], shown)
+            cache.append(kept)
+        x = x.unflatten(0, (rows, length))[:, -asked:].flatten(0, 1)
+        logits = linear(self.end(x), self.tokens if self.head is None else self.head, self.head_bias)
+        return logits.unflatten(0, (rows, asked)).float(), cache
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)

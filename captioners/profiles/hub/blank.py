@@ -1,0 +1,48 @@
+"""What stands for no input in p(x), for captioners that were never trained without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from captioners.media import load_media
+from captioners.profiles.base import ProfileError
+from captioners.profiles.hub.roles import Source
+from captioners.resources import EXAMPLES
+from captioners.types import Media, Modality
+
+ENDINGS: dict[Modality, tuple[str, ...]] = {"image": (".jpg", ".jpeg", ".png", ".webp"), "audio": (".wav", ".flac", ".ogg", ".mp3")}
+NAMES: dict[Modality, str] = {"image": "picture", "audio": "sound"}
+MOST = 64  # references
+BATCH = 16
+
+
+def null_cells(kind: Modality, path: Path, source: Source, grids: Callable[[list[Media]], Tensor]) -> tuple[Tensor | None, str]:
+    """The null cell (width,), nothing for zeros, and in words what it is ("" if it was trained)."""
+    trained, name = path / "null.safetensors", NAMES[kind]
+    if trained.is_file():
+        return load_file(trained)["null"], ""
+    if source.blank == "zeros":
+        return None, f"a {name} token of zeros"
+    return mean_cell(grids, references(kind, source.blank)), f"the mean {name} token of a few {name}s"
+
+
+def references(kind: Modality, folder: str = "") -> list[Media]:
+    """The pictures or sounds of a folder, ours if none is given."""
+    place = Path(folder) if folder else EXAMPLES
+    files = [f for f in sorted(place.glob("*")) if f.suffix.lower() in ENDINGS[kind]][:MOST]
+    if not files:
+        advice = 'give a folder that has some as blank of the captioner, or "zeros".'
+        raise ProfileError(f"There are no {NAMES[kind]}s in {place}: {advice}")
+    return [load_media(file, kind) for file in files]
+
+
+@torch.no_grad()
+def mean_cell(grids: Callable[[list[Media]], Tensor], media: list[Media]) -> Tensor:
+    """(width,): the mean over media and cells."""
+    found = [grids(media[start : start + BATCH]).float().mean(1) for start in range(0, len(media), BATCH)]
+    return torch.cat(found).mean(0)

@@ -1,0 +1,70 @@
+"""Captioners of other libraries, one family a file: each says which configurations it reads and makes a `CaptionModel` of a folder.
+
+A family is added as a method is: one file here, one decorator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import Vocabulary
+from captioners.types import Media, Modality
+
+
+@dataclass(frozen=True)
+class CaptionModel:
+    """A captioner as method 1 sees it."""
+
+    kind: Modality  # what it describes
+    vocabulary: Vocabulary
+    grids: Callable[[list[Media]], Tensor]  # (n, cells, width), on the device
+    decoder: nn.Module  # with the interface of `CaptionDecoder`
+    without: str  # what stands for no input in p(x), in words; "" if it was trained without
+    net: Any = None  # the library's own model, for a training that goes on with it
+
+
+Loader = Callable[[Path, Source, Library], CaptionModel]
+_FAMILIES: dict[str, Loader] = {}
+
+
+def family(model_type: str) -> Callable[[Loader], Loader]:
+    """Decorator of a function that loads captioners whose configuration names this type."""
+
+    def add(load: Loader) -> Loader:
+        _FAMILIES[model_type] = load
+        return load
+
+    return add
+
+
+def families() -> dict[str, Loader]:
+    """All families of this package's files, by the type that configurations name."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(_FAMILIES)
+
+
+def load_captioner(path: Path, source: Source, library: Library) -> CaptionModel:
+    """The captioner in a folder, by whichever family reads it."""
+    known, found = families(), model_type(path, source)
+    if found not in known:
+        raise ValueError(f"it is a {found or 'model without a configuration'}, and captioners are one of {', '.join(known)}.")
+    return known[found](path, source, library)
+
+
+def model_type(path: Path, source: Source) -> str:
+    """What a folder's configuration says that it holds."""
+    config = path / "config.json"
+    if (path / "open_clip_config.json").is_file() or source.family == "open_clip" or not config.is_file():
+        return "open_clip"
+    return json.loads(config.read_text(encoding="utf-8")).get("model_type", "")

@@ -1,0 +1,30 @@
+"""BLIP (arXiv 2201.12086): a ViT, and a BERT that looks at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.families import CaptionModel, family
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import processed
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+
+
+@family("blip")
+def load(path: Path, source: Source, library: Library) -> CaptionModel:
+    """A caption begins with the start token that stands behind BERT's vocabulary and ends with [SEP]."""
+    from transformers import AutoTokenizer, BlipForConditionalGeneration, BlipImageProcessor
+
+    from captioners.nets.from_transformers import blip_decoder
+
+    model = library.ready(BlipForConditionalGeneration.from_pretrained(path, dtype=library.dtype))
+    seen, processor, text = model.vision_model, BlipImageProcessor.from_pretrained(path), model.config.text_config
+
+    def grids(media):
+        return seen(processed(processor, media, library)).last_hidden_state
+
+    null, words = null_cells("image", path, source, grids)
+    vocabulary = WordPieceVocabulary(AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size)
+    return CaptionModel("image", vocabulary, grids, library.ready(blip_decoder(model, null)), words)

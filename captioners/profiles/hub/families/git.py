@@ -1,0 +1,29 @@
+"""GIT (arXiv 2205.14100): a picture's cells stand before the text of one decoder. p(x) is the text without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from captioners.profiles.hub.families import CaptionModel, family
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import processed
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+
+
+@family("git")
+def load(path: Path, source: Source, library: Library) -> CaptionModel:
+    """A caption begins with [CLS] and ends with [SEP]."""
+    from transformers import AutoTokenizer, CLIPImageProcessor, GitForCausalLM
+
+    from captioners.nets.from_transformers import git_decoder
+
+    model = library.ready(GitForCausalLM.from_pretrained(path, dtype=library.dtype))
+    seen, project, processor = model.git.image_encoder, model.git.visual_projection, CLIPImageProcessor.from_pretrained(path)
+
+    def grids(media):
+        return project(seen(processed(processor, media, library)).last_hidden_state)
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)
+    return CaptionModel("image", vocabulary, grids, library.ready(git_decoder(model)), "the text alone, without any picture,")

@@ -1,0 +1,33 @@
+"""open_clip's CoCa: pictures through a ViT and a pooler, captions by two decoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from captioners.nets.coca import CocaDecoder
+from captioners.nets.refit import for_few_rows
+from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.families import CaptionModel, family
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import load_open_clip, pixels
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import ClipVocabulary
+
+
+@family("open_clip")
+def load(path: Path, source: Source, library: Library) -> CaptionModel:
+    """The decoder shares its weights with the model, which a training saves again."""
+    from open_clip.tokenizer import SimpleTokenizer
+
+    coca, transform = load_open_clip(path, source, library)
+    if not hasattr(coca, "text_decoder"):
+        raise ValueError("it is no CoCa.")
+    if library.device == "cpu":
+        for_few_rows(coca)
+
+    def grids(media):
+        return coca.visual(pixels(transform, media, library))[1]
+
+    null, words = null_cells("image", path, source, grids)
+    decoder = library.ready(CocaDecoder(coca, null))
+    return CaptionModel("image", ClipVocabulary(SimpleTokenizer()), grids, decoder, words, coca)

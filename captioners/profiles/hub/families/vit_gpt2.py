@@ -1,0 +1,36 @@
+"""ViT-GPT2: transformers' `VisionEncoderDecoderModel` of a ViT and a GPT-2, whose vocabulary the language model shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.families import CaptionModel, family
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.matchers import processed
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import ByteVocabulary
+
+
+@family("vision-encoder-decoder")
+def load(path: Path, source: Source, library: Library) -> CaptionModel:
+    """A caption begins and ends with <|endoftext|>."""
+    from transformers import AutoTokenizer, VisionEncoderDecoderModel, ViTImageProcessor
+
+    from captioners.nets.from_transformers import vit_gpt2_decoder
+
+    model = library.ready(VisionEncoderDecoderModel.from_pretrained(path, dtype=library.dtype))
+    if model.config.decoder.model_type != "gpt2":
+        raise ValueError(f"its decoder is a {model.config.decoder.model_type}, and only a GPT-2 can be read.")
+    seen, processor = model.encoder, ViTImageProcessor.from_pretrained(path)
+    project = getattr(model, "enc_to_dec_proj", None)
+
+    def grids(media):
+        cells = seen(processed(processor, media, library)).last_hidden_state
+        return cells if project is None else project(cells)
+
+    null, words = null_cells("image", path, source, grids)
+    tokenizer, config = AutoTokenizer.from_pretrained(path), model.config
+    start, end = config.decoder_start_token_id or config.decoder.bos_token_id, config.eos_token_id or config.decoder.eos_token_id
+    vocabulary = ByteVocabulary(tokenizer, start, end, config.decoder.vocab_size)
+    return CaptionModel("image", vocabulary, grids, library.ready(vit_gpt2_decoder(model, null)), words)

@@ -1,0 +1,38 @@
+"""Whisper trained to caption sound instead of transcribing it (arXiv 2305.09690): the caption follows a line that names its style."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torchaudio.functional as AF
+
+from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.families import CaptionModel, family
+from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import ByteVocabulary
+
+STYLE = "clotho > caption: "  # of the published ones: Clotho's captions, in a sentence
+
+
+@family("whisper")
+def load(path: Path, source: Source, library: Library) -> CaptionModel:
+    """A caption begins with Whisper's own opening and the style, and ends with <|endoftext|>."""
+    from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    from captioners.nets.from_transformers import whisper_decoder
+
+    model = library.ready(WhisperForConditionalGeneration.from_pretrained(path, dtype=library.dtype))
+    heard, features, tokenizer = model.model.encoder, WhisperFeatureExtractor.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+
+    def grids(media):
+        sounds = [AF.resample(torch.from_numpy(m.data), m.rate, features.sampling_rate).numpy() for m in media]
+        inputs = features(sounds, sampling_rate=features.sampling_rate, return_tensors="pt")["input_features"]
+        return heard(inputs.to(library.device, library.dtype)).last_hidden_state
+
+    opening = [i for i in tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]) if i]
+    *opening, start = [*opening, *tokenizer(STYLE, add_special_tokens=False)["input_ids"]]
+    null, words = null_cells("audio", path, source, grids)
+    vocabulary = ByteVocabulary(tokenizer, start, model.config.eos_token_id, model.config.vocab_size)
+    return CaptionModel("audio", vocabulary, grids, library.ready(whisper_decoder(model, null, opening)), words)
