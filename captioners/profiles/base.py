@@ -69,7 +69,9 @@ class Profile:
         if folder.exists() and not folder.is_dir():
             raise ProfileError(f"{folder} is not a folder: give one for the features.")
         for side in (self.players, self.judges):
-            side.keep_features(folder)
+            keep = getattr(side, "keep_features", None)
+            if keep:
+                keep(folder)
 
 
 def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()) -> Profile:

@@ -109,13 +109,13 @@ def _panel(spec: Spec, result: Result, behind: Image.Image, words: list[Word], w
 
 def _write(drawn: ImageDraw.ImageDraw, words: list[Word], start: tuple[int, int], right: int) -> None:
     """Words from left to right, a new line where the next one does not fit."""
-    font, (x, y) = _font(19), start
+    font, x, y = _font(19), float(start[0]), start[1]
     for word in words:
         text = word.text.strip()
         width = 34 if word.masked else drawn.textlength(text, font=font)
         gap = 7 if word.masked or word.text.startswith(" ") else 0
         if x > start[0] and x + gap + width > right:
-            x, y = start[0], y + LINE
+            x, y = float(start[0]), y + LINE
         elif x > start[0]:
             x += gap
         box = (x - 1, y, x + width + 1, y + LINE - 4)
