@@ -6,6 +6,7 @@ import fakes
 import pytest
 import torch
 
+from captioners import registry
 from captioners.evaluation import classifier_checks as checks
 from captioners.evaluation.classifier_checks import RealCaptions, accuracy_table, main, read_real_captions
 from captioners.types import CaptionLabError
@@ -31,7 +32,10 @@ def test_a_classifier_is_right_where_it_says_yes_to_its_own_and_no_to_the_others
 
 @pytest.fixture
 def data(tmp_path):
-    for kind, folder, make, suffix in (("image", "images", fakes.picture, "png"), ("audio", "audio", fakes.sound, "wav")):
+    for kind, folder, make, suffix in (
+        ("image", "images", fakes.picture, "png"),
+        ("audio", "audio", fakes.sound, "wav"),
+    ):
         place = tmp_path / kind / folder
         place.mkdir(parents=True)
         names = [f"{i}.{suffix}" for i in range(2)]
@@ -50,17 +54,30 @@ def test_real_captions_come_from_a_file_or_a_data_set(data):
         read_real_captions("clotho", "audio", None)
 
 
+def test_every_point_of_a_check_is_possible_and_named():
+    spec = registry.find(checks.METHOD).spec
+    points = [point for some in checks.SWEPT.values() for point in some]
+    assert all(spec.settings(**point) for point in points)
+    assert len({checks._words(point) for point in points}) == len(points)
+
+
 def test_every_check_writes_its_table(data, monkeypatch):
-    monkeypatch.setattr(checks, "SWEPT", {name: points[:2] for name, points in checks.SWEPT.items()})
+    brief = {"max_tokens": 2, "num_steps": 1}
+    monkeypatch.setattr(checks, "SWEPT", {name: [brief | points[-1]] for name, points in checks.SWEPT.items()})
+    monkeypatch.setitem(checks.SWEPT, "steps", [brief, brief | {"num_steps": 2}])
     out = data / "checks.md"
     places = ["--sounds", f"{data / 'audio'}:dev", "--pictures", f"{data / 'image'}:dev", "--limit", "1"]
     real = ["--heard", f"clotho={data / 'real.txt'}", "--seen", f"photos={data / 'image'}"]
     assert main([*places, *real, "--device", "cpu", "--out", str(out)]) == 0
     text = out.read_text()
     assert text.count("**") == 2 * (1 + 2 * 3)
-    for row in ("| clotho | heard | 1 |", "| num_steps = 3 |", "| guide = audibility |", "| as it comes |", "| target = zerocap |"):
+    for row in ("| clotho | heard | 1 |", "num_steps = 2 |", "guide = visibility |", "target = zerocap, fluency = kl,"):
         assert row in text
-    assert "| settings | audible | CLIPScore |" in text and "recall@1" in text
+    for headings in (
+        "| settings | audible | CLIPScore | perplexity | seconds |",
+        "| settings | CLIPScore | perplexity | seconds |",
+    ):
+        assert text.count(headings) == 3
     assert [p.name for p in data.iterdir() if p.name.endswith("journal")] == []
 
 

@@ -3,8 +3,9 @@
     python -m captioners.evaluation.classifier_checks --sounds DATA/esc50:4 --pictures DATA/flickr8k:dev \\
         --heard clotho=DATA/text/clotho_val.txt --seen flickr8k=DATA/flickr8k:dev --out checks.md
 
-`accuracy`: what the classifiers say of real captions; `steps`: gradient steps against quality and seconds; `transfer`: each guide on sounds
-and on pictures; `choices`: the papers' own values, one by one and together. A check that was killed goes on where it was.
+`accuracy`: what the classifiers say of real captions; `steps`: gradient steps against quality and seconds; `transfer`:
+each guide on sounds and on pictures; `choices`: the papers' own values, one by one and together. A check that was
+killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class RealCaptions:
 
 
 def accuracy_table(captions: Sequence[RealCaptions], classifiers: Mapping[str, tuple[Modality, YesNoClassifier]]) -> str:
-    """The share of captions that each classifier is right about: yes to those of its own modality, no to the others; whole and halved."""
+    """The share of captions that each classifier is right about: yes to those of its own modality, no to the others.
+
+    Beside whole captions their first halves, because a guide judges beginnings.
+    """
     rows = []
     for some in captions:
         halves = [" ".join(words[: max(1, len(words) // 2)]) for words in map(str.split, some.texts)]
@@ -91,7 +95,8 @@ def _words(point: dict[str, Any]) -> str:
 
 def _cells(run: RunReport, names: Sequence[str]) -> list[str]:
     means = {name: run.metrics[name].mean for name in names}
-    return [_percent(value) if COLUMNS[name][1] else f"{value:.{1 if name == 'perplexity' else 3}f}" for name, value in means.items()]
+    digits = {"perplexity": 1}
+    return [_percent(value) if COLUMNS[name][1] else f"{value:.{digits.get(name, 3)}f}" for name, value in means.items()]
 
 
 def _percent(share: float) -> str:
@@ -123,7 +128,8 @@ def read_real_captions(assignment: str, kind: Modality, limit: int | None) -> Re
     else:
         texts = [item.references[0] for item in read_split(place, limit) if item.references]
     if not texts:
-        raise CaptionLabError(f"There are no captions in {place}: give a file with one on each line, or a data set with references.")
+        advice = "give a file with one on each line, or a data set with references"
+        raise CaptionLabError(f"There are no captions in {place}: {advice}.")
     return RealCaptions(name, kind, texts)
 
 
@@ -133,15 +139,19 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="these checks alone (default: all)")
     parser.add_argument("--sounds", metavar="DIR[:SPLIT]", help="a data set of sounds to caption")
     parser.add_argument("--pictures", metavar="DIR[:SPLIT]", help="a data set of pictures to caption")
-    parser.add_argument("--heard", action="append", default=[], metavar="NAME=FILE", help="real captions of sounds; may be repeated")
-    parser.add_argument("--seen", action="append", default=[], metavar="NAME=FILE", help="real captions of pictures; may be repeated")
-    parser.add_argument("--beside", action="append", default=[], metavar="DIR", help="a folder with classifiers trained otherwise")
+    parser.add_argument("--heard", action="append", default=[], metavar="NAME=FILE", help="real captions of sounds")
+    parser.add_argument("--seen", action="append", default=[], metavar="NAME=FILE", help="real captions of pictures")
+    parser.add_argument("--beside", action="append", default=[], metavar="DIR", help="classifiers trained otherwise")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N items and captions of each")
     parser.add_argument("--profile", default="embedded")
     parser.add_argument("--models", metavar="FILE")
     parser.add_argument("--device", default="auto")
     parser.add_argument(
-        "--checkpoint", action="append", default=[], metavar="DIR", help="weights of our own training, before those shipped"
+        "--checkpoint",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="weights of our own training, before those shipped",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="where the tables go")
     return parser
@@ -173,8 +183,10 @@ def run(args: argparse.Namespace) -> str:
 def _classifiers(lab: Lab, args: argparse.Namespace) -> dict[str, tuple[Modality, YesNoClassifier]]:
     """Both guides by name, and those of every folder given with --beside."""
     found: dict[str, tuple[Modality, YesNoClassifier]] = {}
-    beside = {f" ({Path(folder).name})": Lab(args.profile, args.device, args.models, [*args.checkpoint, folder]) for folder in args.beside}
-    for suffix, its_lab in {"": lab, **beside}.items():
+    labs = {"": lab}
+    for folder in args.beside:
+        labs[f" ({Path(folder).name})"] = Lab(args.profile, args.device, args.models, [*args.checkpoint, folder])
+    for suffix, its_lab in labs.items():
         models = cast(SteeredModels, its_lab.method(METHOD).models)
         found |= {name + suffix: (kind, models.classifier(kind)) for name, kind in CLASSIFIERS.items()}
     return found

@@ -1,7 +1,8 @@
-"""How method 4 goes from noise to words, as its controls ask for it: the paper's published code, or what is offered beside it.
+"""How method 4 goes from noise to words, as its controls ask: the paper's published code, or what is offered beside it.
 
-The published code denoises all words together from noise of full strength, clamps x0 to the nearest word at every step and draws the next
-state with η = 1, which is ancestral sampling (DDPM). Here words may also settle one by one, and a state may be the mean path (η = 0).
+The published code denoises all words together from noise of full strength, clamps x0 to the nearest word at every step
+and draws the next state with η = 1, which is ancestral sampling (DDPM). Here words may also settle one by one, and a
+state may be the mean path (η = 0).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class EmbeddingSampling:
         clamp = paper if settings["clamp"] == "auto" else settings["clamp"] == "on"
         eta = float(paper) if settings["eta"] is None else settings["eta"]
         if eta and settings["sampler"] != "ddim":
-            raise SettingsError(f"eta = {eta:g} is not possible with sampler = {settings['sampler']}: give eta = 0, or sampler = ddim.")
+            sampler = settings["sampler"]
+            raise SettingsError(f"eta = {eta:g} is not possible with sampler = {sampler}: give eta = 0, or sampler = ddim.")
         noise = 1.0 if paper or settings["temperature"] == 1 else None
         return cls(settings["order"] == "confidence", clamp, eta, noise, settings["sampler"])
 
@@ -65,7 +67,8 @@ class EmbeddingSampling:
     def told(self) -> str:
         """What a card says of it."""
         if self.published:
-            return "Sampled as the paper's published code does: all words together, x0 clamped to the nearest words at every step, η = 1."
+            how = "all words together, x0 clamped to the nearest words at every step, η = 1"
+            return f"Sampled as the paper's published code does: {how}."
         order = "the surest words settled first" if self.settles else "all words together"
         x0 = "clamped to the nearest words at every step" if self.clamp else "a mean over words"
         return f"Sampled in a way of our own: {order}, x0 {x0}, η = {self.eta:g}; order = paper is the published code's."
