@@ -42,10 +42,10 @@ def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNO
     seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
     found.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))
     for name in (name for name in more if name in result.scores):
-        label, words = SHARES[name]
+        label, meaning = SHARES[name]
         chance = result.scores[name]
         change = _change(chance.value, plain, name, 2) if result is not plain else ""
-        found.append((label, f"<b>{number(chance.value)}</b>{change}", words, chance.encoder))
+        found.append((label, f"<b>{number(chance.value)}</b>{change}", meaning, chance.encoder))
     return "".join(_badge(method, *row) for row in found)
 
 
