@@ -155,10 +155,10 @@ def asked_modality(settings: Settings, kind: Modality) -> Modality:
     return GUIDES.get(settings["guide"], kind)
 
 
-def prompt_for(settings: Settings, kind: Modality) -> str:
-    """What captions of this modality begin with."""
-    pictures, bar, sounds = settings["prompt"].partition("|")
-    return str(sounds if bar and kind == "audio" else pictures).strip()
+def prompt_for(prompt: str, kind: Modality) -> str:
+    """The part of a prompt that captions of this modality begin with."""
+    pictures, bar, sounds = prompt.partition("|")
+    return (sounds if bar and kind == "audio" else pictures).strip()
 
 
 @register
@@ -235,7 +235,7 @@ class ClassifierGuided(Captioner):
         vectors = ranker.embed_without(media, hidden)
         if vectors is None:
             return None
-        prompt = tokenizer.encode(result.settings.get("prompt", ""))
+        prompt = tokenizer.encode(prompt_for(result.settings.get("prompt", ""), media.kind))
         texts = [ranker.prompt + tokenizer.decode([*prompt, *ids[:n]]) for n in range(len(ids) + 1)]
         similar = vectors @ ranker.embed_text(texts).T  # (m, tokens + 1)
         return similar.diff(dim=1) / relevance_temperature(ranker)
@@ -244,7 +244,7 @@ class ClassifierGuided(Captioner):
 
     def _candidates(self, item: int, media: Media, settings: Settings) -> list[SteeredCaption]:
         room = self.models.language_model().config.context - len(self.models.neutral_start()) - settings["max_tokens"]
-        prompt = self.models.tokenizer.encode(prompt_for(settings, media.kind))[: max(room, 0)]
+        prompt = self.models.tokenizer.encode(prompt_for(settings["prompt"], media.kind))[: max(room, 0)]
         forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
         return [
             SteeredCaption(
