@@ -11,7 +11,7 @@ from captioners.allocator import lacks_memory
 from captioners.contract import MethodModels
 from captioners.decoding import diversity, rank, step_tokens
 from captioners.run_record import RunRecord, current_run, recorded
-from captioners.types import CaptionLabError, Media, Modality, Result, Settings, Spec, Step, TokenTrace, to_json
+from captioners.types import CaptionLabError, Media, Modality, Result, Score, Settings, Spec, Step, TokenTrace, to_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +44,12 @@ class Captioner(ABC):
         logprobs: Sequence[float] | None = None,
         trace_of: Callable[[int], list[TokenTrace]] = lambda best: [],
         details_of: Callable[[int], dict[str, Any]] = lambda best: {},
+        scores_of: Callable[[int], dict[str, Score]] = lambda best: {},
     ) -> Step:
         """The last Step of one input: its candidate captions ranked, the best one's trace, and how it came about.
 
-        `logprobs` are the captions' own, where known; `trace_of(i)` and `details_of(i)` are asked for the best caption only.
+        `logprobs` are the captions' own, where known; `trace_of(i)`, `details_of(i)` and `scores_of(i)`, numbers of the method's own
+        beside the judges', are asked for the best caption only.
         """
         record = current_run()
         ranking = settings.get("ranking", "ranker")
@@ -56,6 +58,7 @@ class Captioner(ABC):
             candidates, order = rank(ranker, media, captions, logprobs)
         with record.stage("trace"):
             trace, details = (trace_of(order[0]), details_of(order[0])) if settings.traced else ([], {})
+            scores = scores_of(order[0]) if settings.traced else {}
         if len(captions) > 1:
             details = {**details, "diversity": diversity(captions)}
         result = Result(
@@ -69,7 +72,8 @@ class Captioner(ABC):
             weights=dict(sorted(record.weights.items())),
             seconds={name: value / record.inputs for name, value in record.seconds.items()},
             calls=dict(record.calls),
-            notes=[*media.notes, *self.models.notes],
+            scores=scores,
+            notes=[*media.notes, *self.models.notes, *self.remarks(settings)],
             details=details,
         )
         return Step(len(trace), len(trace), step_tokens(trace), trace, [c.caption for c in candidates[1:]], result)
@@ -141,6 +145,11 @@ class Captioner(ABC):
     def passes(cls, settings: Settings) -> int:
         """About how many passes of its model a caption takes, one behind the other: steps where there are steps, else tokens."""
         return int(settings.get("num_steps", settings.get("max_tokens", 1)))
+
+    @classmethod
+    def remarks(cls, settings: Settings) -> tuple[str, ...]:
+        """Sentences for the card on how these settings stand to the paper."""
+        return ()
 
     @classmethod
     def check(cls, media: Media) -> None:

@@ -157,6 +157,8 @@ class Lab:
             scores["clipscore"] = Score(float(clipscore(self._media_vector(media), text)), judges.matcher.name)
         if judges.fluency:
             scores["perplexity"] = Score(float(np.exp(log_perplexity(judges.fluency, [result.caption])[0])), judges.fluency.name)
+        if judges.audibility:
+            scores["audibility"] = Score(float(judges.audibility.probability([result.caption])[0]), judges.audibility.name)
         return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *judges.notes])
 
     def explain(self, result: Result, media: Media) -> Result:

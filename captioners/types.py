@@ -282,6 +282,7 @@ class Spec:
     formula: str = ""
     unguided: Mapping[str, Any] = field(default_factory=dict, hash=False)  # the controls that guide → the values at which they do not
     branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
+    card_scores: tuple[str, ...] = ()  # names of scores that its card shows beside those that every card shows
     explanation: Explanation | None = None  # without one, the page shows the words at the top of the method's file
 
     def settings(self, forced: Mapping[Any, str] = {}, **values: Any) -> Settings:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,38 @@ SCALES = (1.5, 2.0, 3.0)
 MAX_TOKENS = 20
 MIXED = (4, 16)  # reference pictures in a mixture
 
-LogP = Callable[[Tensor], Tensor]  # ids (n, t) → log p (n, t, vocab)
+
+class Branch:
+    """log p of the next token under each of some inputs, averaged as probabilities; one that is None is the trained null cell."""
+
+    def __init__(self, decoder: Any, grids: Sequence[Tensor | None], like: Tensor) -> None:
+        """`grids` are (n, cells, c) each; `like` is one of them, for the null cell."""
+        order = torch.arange(len(like), device=like.device)
+        self.decoder = decoder
+        self.conditions = [
+            decoder.condition({"image": like}, order).removed() if grid is None else decoder.condition({"image": grid}, order)
+            for grid in grids
+        ]
+
+    def whole(self, ids: Tensor) -> Tensor:
+        """ids (n, t) → (n, t, vocab)."""
+        return self._mixed([self.decoder(ids, condition)[0] for condition in self.conditions])
+
+    def steps(self) -> Callable[[Tensor], Tensor]:
+        """A function that takes the last tokens (n, 1) and gives (n, vocab), and remembers what it was given before."""
+        caches: list[Any] = [None] * len(self.conditions)
+
+        def step(tokens: Tensor) -> Tensor:
+            logits = []
+            for i, condition in enumerate(self.conditions):
+                found, caches[i] = self.decoder(tokens, condition, caches[i])
+                logits.append(found[:, -1])
+            return self._mixed(logits)
+
+        return step
+
+    def _mixed(self, logits: list[Tensor]) -> Tensor:
+        return torch.logsumexp(torch.stack([x.log_softmax(-1) for x in logits]), 0) - math.log(len(logits))
 
 
 @dataclass(frozen=True)
@@ -60,74 +92,60 @@ class Setting:
         """(n, cells, c)."""
         return torch.stack([features.grid for features in self.models.encode(media)])
 
-    def seeing(self, grid: Tensor) -> LogP:
-        """The captioner with these grids (n, cells, c)."""
-        decoder = self.models.caption_decoder()
-        condition = decoder.condition({"image": grid}, torch.arange(len(grid), device=grid.device))
-        return lambda ids: decoder(ids, condition)[0].log_softmax(-1)
 
-    def blind(self) -> LogP:
-        """The captioner with its trained null cell: the truth."""
-        decoder, grid = self.models.caption_decoder(), self.grids(self.media)
-        condition = decoder.condition({"image": grid}, torch.arange(len(grid), device=grid.device)).removed()
-        return lambda ids: decoder(ids, condition)[0].log_softmax(-1)
+def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
+    """Name → p(x) by that substitute; the first is the truth. `grid` (n, cells, c) is of the pictures themselves."""
+    decoder, reference = setting.models.caption_decoder(), setting.grids(setting.others)
 
+    def same(*inputs: Tensor) -> list[Tensor]:
+        return [x.expand_as(grid) for x in inputs]
 
-def substitutes(setting: Setting) -> dict[str, LogP]:
-    """Name → p(x) by that substitute."""
-    count, reference = len(setting.media), setting.grids(setting.others)
-
-    def same(grid: Tensor) -> LogP:
-        return setting.seeing(grid.expand(count, -1, -1))
-
-    def mixture(size: int) -> LogP:
-        """The average of the probabilities under some reference pictures."""
-        parts = [same(grid[None]) for grid in reference[:size]]
-        return lambda ids: torch.logsumexp(torch.stack([part(ids) for part in parts]), 0) - float(np.log(size))
-
-    shuffled = torch.randperm(len(reference), generator=torch.Generator().manual_seed(0))[torch.arange(count) % len(reference)]
-    return {
+    shuffled = torch.randperm(len(reference), generator=torch.Generator().manual_seed(0))[torch.arange(len(grid)) % len(reference)]
+    inputs: dict[str, Sequence[Tensor | None]] = {
+        "trained null cell": [None],
         "zeros": same(torch.zeros_like(reference[:1])),
-        "mean token": same(reference.mean((0, 1)).expand_as(reference[:1])),
+        "mean token": same(reference.mean((0, 1))[None, None]),
         "mean per position": same(reference.mean(0, keepdim=True)),
-        "a shuffled picture": setting.seeing(reference[shuffled]),
-        **{f"mixture of {size}": mixture(size) for size in MIXED},
+        "a shuffled picture": [reference[shuffled]],
+        **{f"mixture of {size}": same(*reference[:size, None]) for size in MIXED},
     }
+    return {name: Branch(decoder, some, grid) for name, some in inputs.items()}
 
 
-def compare(setting: Setting) -> list[dict[str, Any]]:
+def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str, Any]]:
     """For each substitute: nats from the truth along people's captions, and what guidance makes of it at several scales."""
-    tokenizer = setting.models.tokenizer
-    start = setting.models.start_token("image")
+    tokenizer, start = setting.models.tokenizer, setting.models.start_token("image")
     rows = [[start, *ids][: MAX_TOKENS + 1] for ids in tokenizer.encode_all(setting.captions)]
     ids, there = tokenizer.batch(rows), torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows])
-    truth, cond = setting.blind(), setting.seeing(setting.grids(setting.media))
-    p = truth(ids)
-    vectors = embed_media(setting.judges[0], setting.media)
-    expected = {scale: guided(cond, truth, scale, setting, start) for scale in SCALES}
+    grid, vectors = setting.grids(setting.media), embed_media(setting.judges[0], setting.media)
+    cond = Branch(setting.models.caption_decoder(), [grid], grid)
+    asked = branches(setting, grid)
+    truth = next(iter(asked.values()))
+    p = truth.whole(ids)
+    expected = {scale: guided(cond, truth, scale, setting) for scale in scales}
     found = []
-    for name, logp in {"trained null cell": truth, **substitutes(setting)}.items():
-        q = logp(ids)
-        nats = (p.exp() * (p - q)).sum(-1)[there].mean().item()
+    for name, branch in asked.items():
+        nats = (p.exp() * (p - branch.whole(ids))).sum(-1)[there].mean().item()
         row: dict[str, Any] = {"name": name, "kl": nats, "scales": {}}
-        for scale in SCALES:
-            captions = guided(cond, logp, scale, setting, start)
-            row["scales"][scale] = measured(captions, vectors, setting) | {
-                "same": float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
-            }
+        for scale in scales:
+            captions = expected[scale] if branch is truth else guided(cond, branch, scale, setting)
+            same = float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
+            row["scales"][scale] = measured(captions, vectors, setting) | {"same": same}
         found.append(row)
     return found
 
 
-def guided(cond: LogP, uncond: LogP, scale: float, setting: Setting, start: int) -> list[str]:
+def guided(cond: Branch, uncond: Branch, scale: float, setting: Setting) -> list[str]:
     """Greedy captions of s = γ c − (γ − 1) u."""
     tokenizer = setting.models.tokenizer
-    ids = torch.full((len(setting.media), 1), start)
+    tokens = torch.full((len(setting.media), 1), setting.models.start_token("image"))
+    c, u, said = cond.steps(), uncond.steps(), []
     for position in range(MAX_TOKENS):
-        scores = scale * cond(ids)[:, -1] - (scale - 1) * uncond(ids)[:, -1]
+        scores = scale * c(tokens) - (scale - 1) * u(tokens)
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -torch.inf
-        ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], 1)
-    return [tokenizer.decode(row) for row in ids[:, 1:].tolist()]
+        tokens = scores.argmax(-1, keepdim=True)
+        said.append(tokens)
+    return [tokenizer.decode(row) for row in torch.cat(said, 1).tolist()]
 
 
 def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict[str, float]:
@@ -139,7 +157,7 @@ def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As REPRODUCTION.md has it."""
-    head = ["p(x) by", "KL from the trained one", *(f"γ = {s:g}: same captions, CLIPScore, perplexity" for s in SCALES)]
+    head = ["p(x) by", "KL from the trained one", *(f"γ = {s:g}: same captions, CLIPScore, perplexity" for s in rows[0]["scales"])]
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for row in rows:
         cells = [f"{v['same']:.0%}, {v['clipscore']:.3f}, {v['perplexity']:.0f}" for v in row["scales"].values()]

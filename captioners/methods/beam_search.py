@@ -1,4 +1,4 @@
-"""Beam search by the rules of transformers' `generate(num_beams=…)`, for one input. It is handed log-probabilities and knows no model.
+"""Beam search by the rules of transformers' `generate(num_beams=…)`, for one input; it is handed log-probabilities.
 
 A finished caption's score is the mean log-probability of its tokens, the end included. The search is over when as many
 captions have ended as there are beams and the best one that goes on scores no better than the worst of them.

@@ -266,7 +266,8 @@ class ClassifierFree(Captioner):
 
         guided (rows, vocab), tokens (rows,): those of rows without a search stay as they are.
         """
-        grown, parents, ended = [*rows], list(range(len(rows))), []
+        grown, parents = [*rows], list(range(len(rows)))
+        ended: list[tuple[int, int, SampledCaption]] = []
         for item, search in searches.items():
             places = [place for place, caption in enumerate(rows) if caption.item == item and not search.done]
             if not places:

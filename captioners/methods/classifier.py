@@ -4,6 +4,7 @@ A frozen language model writes; before each token its keys and values C are move
 λ0 · CE(moved, untouched) + λ1 · (−log h_a) + λ2 · CE(moved, relevance), where h_a is a classifier's word on whether what is said can
 be heard (or seen). The relevance target is what Bayes says of the next token: ∝ p(token) · exp(similarity / temperature), the similarity
 being a matcher's, between the input and the caption with that token. ZeroCap's target has no p(token): a small matcher then stutters.
+Unguided means λ1 = 0 with relevance kept, the paper's baseline; γ = 1 is the language model alone, which knows nothing of the input.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from captioners.methods.text_scorer import TextScorer, relevance_temperature
 from captioners.nets.context_cache import ContextCache
 from captioners.registry import register
 from captioners.run_record import RunRecord, current_run
-from captioners.types import Explanation, Media, Modality, Result, Settings, Spec, Step, TokenTrace
+from captioners.types import Explanation, Media, Modality, Result, Score, Settings, Spec, Step, TokenTrace
 
 STEP_SIZE = 0.3  # ZeroCap's, at guidance scale 2
 FUSION = 0.99  # share of the moved distribution in the geometric mean with the untouched one
@@ -43,7 +44,7 @@ FUSION = 0.99  # share of the moved distribution in the geometric mean with the 
 LIKELIEST, BEST_MATCHING, LEAST_LOGP = 24, 40, math.log(1e-4)
 CONFIDENT = 0.95  # the fast route does not move a token that the language model is this sure of
 CONVERGED = 0.01  # the fast route stops when a step changes the loss by less than this share
-NO_REPEAT = 2  # a guided caption says no pair of tokens twice
+GUIDES: dict[str, Modality] = {"audibility": "audio", "visibility": "image"}  # guide → the modality that it is made for
 
 CONTROLS = (
     GUIDANCE_SCALE.but(low=1, help="How far the context is moved at each gradient step, 0.3·(γ − 1); 1 is off."),
@@ -51,8 +52,27 @@ CONTROLS = (
         help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
     ),
     number("classifier_weight", "Classifier weight λ1", "How much being audible (or visible) counts; 0 is off.", 0.6, 0, 2, 0.1),
+    choice(
+        "guide",
+        "Guide",
+        "Which classifier guides: auto asks whether a sound can be heard and a picture be seen; none is λ1 = 0.",
+        ("auto", *GUIDES, "none"),
+    ),
     number("fluency_weight", "Fluency weight λ0", "How much staying near the language model counts.", 0.2, 0, 2, 0.1),
-    number("relevance_weight", "Relevance weight λ2", "How much matching the input counts; 0 is off.", 0.4, 0, 4, 0.1),
+    choice(
+        "fluency",
+        "Fluency term",
+        "ce is the cross-entropy of the moved distribution under the untouched one; kl, as in ZeroCap, the divergence of the moved one "
+        "from the untouched one.",
+        ("ce", "kl"),
+    ),
+    number("relevance_weight", "Relevance weight λ2", "How much matching the input counts; 0 is off, 1 is ZeroCap's.", 0.4, 0, 4, 0.1),
+    choice(
+        "target",
+        "Relevance target",
+        "bayes weighs each token's similarity to the input with p(token); zerocap takes the softmax of the similarities alone.",
+        ("bayes", "zerocap"),
+    ),
     number("num_steps", "Gradient steps", "How often the context is moved before each token.", 10, 1, 20, 1),
     number("top_k", "Tokens considered", "How many of the likeliest next tokens are considered; the paper has 512.", 512, 8, 1024, 8),
     choice(
@@ -61,7 +81,20 @@ CONTROLS = (
         "Fast reads the promising ones of the tokens considered, once; faithful reads all of them at every step, as the paper does.",
         ("fast", "faithful"),
     ),
-    text("prompt", "Prompt", "What every caption begins with; empty leaves the beginning to the model."),
+    number(
+        "no_repeat",
+        "No repeat",
+        "Forbids a guided caption to say a run of this many tokens twice; 0, as in the papers, is off.",
+        2,
+        0,
+        4,
+        1,
+    ),
+    text(
+        "prompt",
+        "Prompt",
+        "What every caption begins with; with a | in it, what stands before is for pictures and what stands behind for sounds.",
+    ),
     MAX_TOKENS.but(default=20),
     SEED,
 )
@@ -71,7 +104,8 @@ EXPLANATION = Explanation(
     "A language model that has never seen or heard anything writes the caption. Before each word its memory of the words so far is "
     "moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is said can be heard, or seen; "
     "one asks a matcher whether it fits the input; one keeps the words likely. The word is then taken from the moved model. No part "
-    "but the matcher was trained on inputs with their captions.",
+    "but the matcher was trained on inputs with their captions. The unguided caption is made in the same way without the classifier "
+    "(λ1 = 0), so that the difference is the classifier's; at γ = 1 nothing is moved and the language model speaks alone.",
     "It knows the input only by the matcher's word on half-finished sentences: an early wrong word is never taken back, and the "
     "sentence is talked round to it. It is the slowest of the four.",
     """@article{shaulov2025classifier,
@@ -108,7 +142,23 @@ class SteeredCaption:
     def moves(self) -> bool:
         """Whether its cache is to be moved at all."""
         s = self.settings
-        return bool(not self.done and s["guidance_scale"] > 1 and (s["classifier_weight"] > 0 or s["relevance_weight"] > 0))
+        return bool(not self.done and s["guidance_scale"] > 1 and (classifier_weight(s) > 0 or s["relevance_weight"] > 0))
+
+
+def classifier_weight(settings: Settings) -> float:
+    """λ1, which is 0 where no classifier guides."""
+    return 0.0 if settings["guide"] == "none" else float(settings["classifier_weight"])
+
+
+def asked_modality(settings: Settings, kind: Modality) -> Modality:
+    """The modality whose question is asked of captions of a `kind`: its own, unless another guide was chosen."""
+    return GUIDES.get(settings["guide"], kind)
+
+
+def prompt_for(prompt: str, kind: Modality) -> str:
+    """The part of a prompt that captions of this modality begin with."""
+    pictures, bar, sounds = prompt.partition("|")
+    return (sounds if bar and kind == "audio" else pictures).strip()
 
 
 @register
@@ -125,7 +175,8 @@ class ClassifierGuided(Captioner):
         controls=CONTROLS,
         formula="C ← C − η ∇(λ0·CE + λ1·(−log h) + λ2·relevance)",
         branches=("moved", "untouched"),
-        unguided={"guidance_scale": 1.0},
+        unguided={"classifier_weight": 0.0},  # relevance is kept: what the classifier does is what is compared
+        card_scores=("audibility", "visibility"),
         explanation=EXPLANATION,
     )
 
@@ -147,7 +198,8 @@ class ClassifierGuided(Captioner):
         first = [next(i for i, c in enumerate(captions) if c.item == item) for item in range(len(media))]
         # the inputs in the ranker's space
         with record.stage("encode"):
-            scorer = TextScorer(self.models, media, self.word_vectors, record)
+            questions = [asked_modality(s, m.kind) for m, s in zip(media, settings, strict=True)]
+            scorer = TextScorer(self.models, media, questions, self.word_vectors, record)
         # the language model reads what stands before every caption
         with record.stage("decode"):
             start = self.models.neutral_start()
@@ -183,7 +235,7 @@ class ClassifierGuided(Captioner):
         vectors = ranker.embed_without(media, hidden)
         if vectors is None:
             return None
-        prompt = tokenizer.encode(result.settings.get("prompt", ""))
+        prompt = tokenizer.encode(prompt_for(result.settings.get("prompt", ""), media.kind))
         texts = [ranker.prompt + tokenizer.decode([*prompt, *ids[:n]]) for n in range(len(ids) + 1)]
         similar = vectors @ ranker.embed_text(texts).T  # (m, tokens + 1)
         return similar.diff(dim=1) / relevance_temperature(ranker)
@@ -192,7 +244,7 @@ class ClassifierGuided(Captioner):
 
     def _candidates(self, item: int, media: Media, settings: Settings) -> list[SteeredCaption]:
         room = self.models.language_model().config.context - len(self.models.neutral_start()) - settings["max_tokens"]
-        prompt = self.models.tokenizer.encode(settings["prompt"])[: max(room, 0)]
+        prompt = self.models.tokenizer.encode(prompt_for(settings["prompt"], media.kind))[: max(room, 0)]
         forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
         return [
             SteeredCaption(
@@ -207,12 +259,12 @@ class ClassifierGuided(Captioner):
         ]
 
     def _allowed(self, captions: list[SteeredCaption], scores: Tensor, position: int) -> Tensor:
-        """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a pair said before."""
+        """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a run said before."""
         tokenizer = self.models.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf
         for i, caption in enumerate(captions):
             if caption.moves:
-                scores[i, repeated_tokens(caption.ids, NO_REPEAT)] = -math.inf
+                scores[i, repeated_tokens(caption.ids, caption.settings["no_repeat"])] = -math.inf
         return guidance.normalise(scores)
 
     def _move(
@@ -306,7 +358,15 @@ class ClassifierGuided(Captioner):
             [self._text(captions[i]) for i in own],
             logprobs=[captions[i].logprob for i in own],
             trace_of=lambda best: self._trace(captions, own[best], trace),
+            scores_of=lambda best: self._visibility(media, self._text(captions[own[best]])),
         )
+
+    def _visibility(self, media: Media, caption: str) -> dict[str, Score]:
+        """What the guide itself says of a picture's caption; of a sound's there is a judge to ask."""
+        if media.kind != "image":
+            return {}
+        guide = self.models.classifier("image")
+        return {"visibility": Score(float(guide.probability([caption])[0]), f"{guide.name}, which is the guide itself")}
 
 
 class GuidanceLoss:
@@ -314,12 +374,18 @@ class GuidanceLoss:
 
     def __init__(self, captions: list[SteeredCaption], scorer: TextScorer, untouched: Tensor) -> None:
         self.captions, self.scorer, self.untouched = captions, scorer, untouched
-        names = ("fluency_weight", "classifier_weight", "relevance_weight")
-        self.weights = torch.tensor([[c.settings[n] for n in names] for c in captions], device=untouched.device)
+        weights = [[c.settings["fluency_weight"], classifier_weight(c.settings), c.settings["relevance_weight"]] for c in captions]
+        self.weights = torch.tensor(weights, device=untouched.device)
+        self.divergence = self._rows_with("fluency", "kl")
+        self.weighed = self._rows_with("target", "bayes")
         temperatures = [scorer.temperature(c.item) for c in captions]
         self.temperatures = torch.tensor(temperatures, device=untouched.device)[:, None]
         # of the candidate tokens, each (rows, k), filled up with ones that are not present and count for nothing
         self.tokens = self.present = self.log_yes = self.target = untouched.new_empty(0)
+
+    def _rows_with(self, name: str, value: str) -> Tensor:
+        """(rows,): whether each caption's setting has this value."""
+        return torch.tensor([c.settings[name] == value for c in self.captions], device=self.untouched.device)
 
     def score_candidates(self, logp: Tensor) -> None:
         """Read the candidates for each caption's next token by logp (rows, vocab)."""
@@ -336,7 +402,7 @@ class GuidanceLoss:
         yes = pad_sequence(list(self.scorer.classify(owners, texts).split(sizes)), batch_first=True)
         similar = pad_sequence(list(self.scorer.match(owners, texts).split(sizes)), batch_first=True)
         self.log_yes = yes.clamp(min=1e-6).log()
-        prior = self.untouched.gather(1, self.tokens)
+        prior = self.untouched.gather(1, self.tokens).masked_fill(~self.weighed[:, None], 0.0)
         self.target = (prior + similar / self.temperatures).masked_fill(~self.present, -math.inf).softmax(-1)
 
     def _candidates(self, caption: SteeredCaption, logp: Tensor) -> Tensor:
@@ -350,11 +416,15 @@ class GuidanceLoss:
         return torch.cat([likely[:LIKELIEST], rest[matching]])
 
     def losses(self, moved: Tensor) -> dict[str, Tensor]:
-        """Each (rows,): λ0 · CE(moved, untouched), λ1 · (−log h_a), λ2 · CE(moved, relevance), their sum, and h_a itself.
+        """Each (rows,): λ0 · CE(moved, untouched) or λ0 · KL, λ1 · (−log h_a), λ2 · CE(moved, relevance), their sum, and h_a itself.
 
         h_a is the classifier's probability as expected over the candidates under the moved distribution.
         """
-        fluency = -(self.untouched.exp() * moved.masked_fill(torch.isneginf(self.untouched), 0.0)).sum(-1)
+        impossible = torch.isneginf(self.untouched)
+        ours, theirs = moved.masked_fill(impossible, 0.0), self.untouched.masked_fill(impossible, 0.0)
+        fluency = -(self.untouched.exp() * ours).sum(-1)
+        if self.divergence.any():
+            fluency = torch.where(self.divergence, (moved.exp() * (ours - theirs)).sum(-1), fluency)
         candidates = moved.gather(1, self.tokens).masked_fill(~self.present, -math.inf)
         classifier = -torch.logsumexp(candidates.log_softmax(-1) + self.log_yes, -1)
         relevance = -(self.target * candidates.masked_fill(~self.present, 0.0)).sum(-1)

@@ -54,7 +54,8 @@ CONTROLS = (
     choice(
         "order",
         "Order",
-        "confidence uncovers the surest words first; random follows the diffusion's own chance.",
+        "confidence uncovers the surest words first; random draws from the diffusion's own posterior (D3PM), which at "
+        "temperature 1 is the paper's sampler.",
         ("confidence", "random"),
     ),
     choice(
@@ -101,6 +102,18 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         unguided={"guidance_scale": 1.0, "guidance": "mcs"},  # where 1 is off, unlike in mcs-printed
         explanation=EXPLANATION,
     )
+
+    @classmethod
+    def remarks(cls, settings: Settings) -> tuple[str, ...]:
+        """Whose sampler it was."""
+        if settings["order"] == "confidence":
+            return ("Uncovered in order of confidence, the surest words first: not the paper's sampler, which is order = random.",)
+        drawn = "Drawn from the diffusion's own posterior (D3PM)"
+        if settings["temperature"] == 1 and settings["top_k"] == 0:
+            return (f"{drawn}, as the paper does.",)
+        belief = "of the likeliest words" if settings["temperature"] == 0 else f"at temperature {settings['temperature']:g}"
+        best = f", of the best {settings['top_k']} words" if settings["top_k"] else ""
+        return (f"{drawn} {belief}{best}; the paper has temperature 1 and all words.",)
 
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:

@@ -2,12 +2,12 @@
 
 A caption is denoised as a row of word embeddings, behind a prefix made of the pooled picture or sound. Many candidates start from many
 noises in one batch, and the best is picked. Beyond the paper: guidance against the same model without its prefix, a number of words, and an
-order in which the surest words settle first and the others denoise around them (the paper's sampler is `order = together`).
+order in which the surest words settle first and the others denoise around them. The published code's sampler is `order = paper`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +29,7 @@ from captioners.denoising import (
     noisy_captions,
     sample_tokens,
 )
+from captioners.methods.embedding_sampling import CLAMP, ETA, ORDER, EmbeddingSampling
 from captioners.nets.prefix_denoiser import Prefix
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
@@ -49,15 +50,12 @@ CONTROLS = (
     TEMPERATURE.but(
         default=0.8,
         help="How strong noise and chance are: little gives plain captions, much varied ones; "
-        f"0 is none (for the others {SAMPLING_TEMPERATURE}).",
+        f"0 is none (for the others {SAMPLING_TEMPERATURE}). In order paper noise has full strength whatever it is.",
     ),
     RANKING,
-    choice(
-        "order",
-        "Order",
-        "confidence settles the surest words first, and the others denoise around them; together is the paper's plain sampler.",
-        ("confidence", "together"),
-    ),
+    ORDER,
+    CLAMP,
+    ETA,
     choice("sampler", "Sampler", "ddim takes plain steps, dpm-solver++ looks one step back and needs fewer.", SAMPLERS),
     choice("schedule", "Noise schedule", "How the noise falls along the steps; the paper found truncated-linear best.", tuple(SCHEDULES)),
     SEED,
@@ -98,6 +96,11 @@ class PrefixDiffusion(DenoisingCaptioner):
         unguided={"guidance_scale": 1.0, "num_candidates": 1},  # picking the best of many is what guides here
         explanation=EXPLANATION,
     )
+
+    @classmethod
+    def remarks(cls, settings: Settings) -> tuple[str, ...]:
+        """Whose sampler it was."""
+        return (EmbeddingSampling.of(settings).told(),)
 
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
@@ -150,6 +153,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         pooled: list[Tensor],
     ) -> None:
         self.captions, self.settings, self.model = captions, settings, models.prefix_denoiser()
+        self.sampling = [EmbeddingSampling.of(s) for s in settings]  # of each input
         self.kinds, self.device = TokenKinds.of(models.tokenizer), pooled[0].device
         order, stacked = stack_by_modality(pooled, [m.kind for m in media])
         tags = torch.tensor([models.start_token(m.kind) for m in media], device=self.device)
@@ -178,21 +182,22 @@ class EmbeddingDiffusion(DiffusionProcess):
 
     def _start(self) -> None:
         """Make the first state: noise, as much as is wanted. What is forced is known from the first step on."""
-        n, embed = max(c.length for c in self.captions), self.table.shape[1]
+        n = max(c.length for c in self.captions)
         sizes = torch.tensor([c.length for c in self.captions], device=self.device)
         self.inside = torch.arange(n, device=self.device) < sizes[:, None]
         self.fixed = torch.full((len(self.captions), n), -1, device=self.device)
-        noise = torch.zeros(len(self.captions), n, embed)
+        self.clamped = torch.tensor([self.sampling[c.item].clamp for c in self.captions], device=self.device)
+        self.fresh = torch.tensor([self.sampling[c.item].eta > 0 for c in self.captions], device=self.device)
+        noise = self._noise(range(len(self.captions)), n)
         for i, caption in enumerate(self.captions):
-            whole = torch.randn((self.model.config.canvas, embed), generator=caption.source)  # the same for every length
-            noise[i, : caption.length] = caption.temperature * whole[: caption.length]
             for position, token in caption.forced.items():
                 self.fixed[i, position : None if token == self.kinds.end else position + 1] = token
         self.fixed[~self.inside] = self.kinds.end
         self.chosen = self.fixed.clone()  # the words that are settled, −1 where none is
-        self.x0 = torch.zeros_like(noise, device=self.device)  # as last believed
+        self.x0 = torch.zeros_like(noise)  # as last believed
+        self.goal = self.x0  # what the samplers are told: x0, or its nearest words
         # of every step: the state, the noise level that the model was told (rows, n), and x0 as believed before it
-        self.states: list[Tensor] = [noise.to(self.device)]
+        self.states: list[Tensor] = [noise]
         self.told: list[Tensor] = []
         self.believed: list[Tensor] = [self.x0]
         self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
@@ -203,20 +208,30 @@ class EmbeddingDiffusion(DiffusionProcess):
         ends = torch.full(self.inside.shape, self.kinds.end, device=self.device)
         self.canvas = Canvas(ends, self.inside.clone(), self.fixed >= 0, torch.zeros_like(ends))
         self.levels = torch.ones(len(self.captions), max(c.steps for c in self.captions))
-        self.samplers: list[tuple[Any, Tensor]] = []  # diffusers' scheduler, and the rows it moves
+        self.samplers: list[tuple[Any, float, Tensor]] = []  # diffusers' scheduler, η, and the rows it moves
         rows_by_sampler = groupby(sorted(range(len(self.captions)), key=self._sampler_of), key=self._sampler_of)
-        for (name, schedule, steps), members in rows_by_sampler:
+        for (name, schedule, steps, eta), members in rows_by_sampler:
             scheduler, rows = sampler(name, schedule, steps), torch.tensor(list(members))
-            self.samplers.append((scheduler, rows.to(self.device)))
+            self.samplers.append((scheduler, eta, rows.to(self.device)))
             self.levels[rows, :steps] = alpha_bars(schedule)[scheduler.timesteps]
         self.levels = self.levels.to(self.device)
+
+    def _noise(self, rows: Iterable[int], n: int) -> Tensor:
+        """(rows, n, embed): each row's own noise, as strong as it is wanted and the same for every length."""
+        rows = list(rows)
+        noise = torch.zeros(len(rows), n, self.table.shape[1])
+        for i, caption in enumerate(self.captions[row] for row in rows):
+            whole = torch.randn((self.model.config.canvas, noise.shape[2]), generator=caption.source)
+            strength = self.sampling[caption.item].noise
+            noise[i, : caption.length] = (caption.temperature if strength is None else strength) * whole[: caption.length]
+        return noise.to(self.device)
 
     def _plan(self, n: int) -> None:
         """Plan how many positions of each row are held after each step, and draw the chance that decides their words."""
         most = max(c.steps for c in self.captions)
         self.share, self.chance = torch.zeros(len(self.captions), most, dtype=torch.long), torch.zeros(len(self.captions), most, n)
         for i, caption in enumerate(self.captions):
-            if self.settings[caption.item]["order"] == "confidence":
+            if self.sampling[caption.item].settles:
                 self.share[i, : caption.steps] = caption.length * torch.arange(1, caption.steps + 1) // caption.steps
                 self.chance[i, : caption.steps] = torch.rand((caption.steps, self.model.config.canvas), generator=caption.source)[:, :n]
         beyond = (~self.inside).sum(1, keepdim=True)
@@ -224,10 +239,11 @@ class EmbeddingDiffusion(DiffusionProcess):
         self.warmth = torch.tensor([c.temperature for c in self.captions], device=self.device)
         self.steps = torch.tensor([c.steps for c in self.captions], device=self.device)
 
-    def _sampler_of(self, row: int) -> tuple[str, str, int]:
-        """The sampler, noise schedule and number of steps that a row was asked for."""
-        settings = self.settings[self.captions[row].item]
-        return settings["sampler"], settings["schedule"], settings["num_steps"]
+    def _sampler_of(self, row: int) -> tuple[str, str, int, float]:
+        """The sampler, noise schedule, number of steps and η that a row was asked for."""
+        item = self.captions[row].item
+        settings, sampling = self.settings[item], self.sampling[item]
+        return sampling.sampler, settings["schedule"], settings["num_steps"], sampling.eta
 
     # --------------------------------------------------------------------------------------------------- the model
 
@@ -268,9 +284,10 @@ class EmbeddingDiffusion(DiffusionProcess):
         if busy.any():
             self._decide(rows[busy], k, hidden[busy])
         state = self.states[k].clone()
-        for scheduler, members in self.samplers:
+        for scheduler, eta, members in self.samplers:
             if k < len(scheduler.timesteps):
-                state[members] = scheduler.step(self.x0[members], scheduler.timesteps[k], state[members]).prev_sample
+                noise = {"eta": eta, "variance_noise": self._noise(members.tolist(), state.shape[1])} if eta else {}
+                state[members] = scheduler.step(self.goal[members], scheduler.timesteps[k], state[members], **noise).prev_sample
         self.states.append(state)
         self.believed.append(self.x0)
 
@@ -287,10 +304,18 @@ class EmbeddingDiffusion(DiffusionProcess):
         guided = self.output.logp(hidden[at])  # (m, vocab)
         x0 = self.table[held.clamp(min=0)].index_put((at,), guided.exp() @ self.table)
         self.x0 = self.x0.index_copy(0, rows, x0)
+        if (clamped := self.clamped[rows]).any():
+            x0 = x0.index_put((clamped,), self._nearest_words(x0[clamped]))
+        self.goal = self.goal.index_copy(0, rows, x0)
         self.opinion[rows] = torch.where(at[..., None], hidden, self.opinion[rows])
         sure, words = guided.max(-1)
         self._settle(rows, k, at, guided)
         self._paint(rows, k, at, sure, words)
+
+    def _nearest_words(self, x0: Tensor) -> Tensor:
+        """(r, n, embed) → the embeddings of the nearest words that a caption may hold: all have one length, so the most similar ones."""
+        sayable = torch.isfinite(self.output.bias)
+        return self.table[(x0 @ self.table.T).masked_fill(~sayable, -torch.inf).argmax(-1)]
 
     def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor) -> None:
         """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the surest."""
@@ -333,7 +358,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         canvas.tokens[rows], canvas.covered[rows] = tokens, (tokens == self.kinds.end) & inside
         canvas.settled[rows] = held >= 0
         certain = torch.ones_like(at).index_put((at,), sure.exp() > CERTAIN)
-        self.sure[rows] = (certain | (held >= 0)).all(1)
+        self.sure[rows] = (certain | (held >= 0)).all(1) & ~self.fresh[rows]  # fresh noise may change any mind
 
     def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays always."""

@@ -30,11 +30,21 @@ def relevance_temperature(ranker: Matcher) -> float:
 class TextScorer:
     """Scores texts against the inputs of one run."""
 
-    def __init__(self, models: SteeredModels, media: Sequence[Media], word_vectors: dict[Modality, Tensor], record: RunRecord) -> None:
-        """`word_vectors` outlives the run: single tokens in the ranker's space are the same for every input."""
-        self.record, self.word_vectors, self.kinds = record, word_vectors, [m.kind for m in media]
+    def __init__(
+        self,
+        models: SteeredModels,
+        media: Sequence[Media],
+        questions: Sequence[Modality],
+        word_vectors: dict[Modality, Tensor],
+        record: RunRecord,
+    ) -> None:
+        """`questions`: the modality whose classifier is asked about each input's captions.
+
+        `word_vectors` outlives the run: single tokens in the ranker's space are the same for every input.
+        """
+        self.record, self.word_vectors, self.kinds, self.questions = record, word_vectors, [m.kind for m in media], questions
         self.rankers = {kind: models.ranker(kind) for kind in dict.fromkeys(self.kinds)}
-        self.classifiers = {kind: models.classifier(kind) for kind in self.rankers}
+        self.classifiers = {kind: models.classifier(kind) for kind in dict.fromkeys(questions)}
         self.tokenizer = models.tokenizer
         self.media_vectors: dict[int, Tensor] = {}  # of each input
         for kind, ranker in self.rankers.items():
@@ -52,7 +62,7 @@ class TextScorer:
             self.record.call("ranker")
             return (self._embed(kind, unique)[which] * torch.stack([self.media_vectors[i] for i in owners])).sum(-1)
 
-        return self._by_modality(items, texts, ask)
+        return self._by_modality(self.kinds, items, texts, ask)
 
     def classify(self, items: Sequence[int], texts: Sequence[str]) -> Tensor:
         """The probability of "yes" for each text (n,)."""
@@ -61,7 +71,7 @@ class TextScorer:
             self.record.call("classifier")
             return self.classifiers[kind].probability(unique)[which]
 
-        return self._by_modality(items, texts, ask)
+        return self._by_modality(self.questions, items, texts, ask)
 
     def match_words(self, item: int, tokens: Tensor) -> Tensor:
         """Similarity of single tokens (k,) to an input; a token is read once in a process's life."""
@@ -80,12 +90,12 @@ class TextScorer:
         ranker = self.rankers[kind]
         return ranker.embed_text([ranker.prompt + t for t in texts])
 
-    def _by_modality(self, items: Sequence[int], texts: Sequence[str], ask: Ask) -> Tensor:
-        """The answers (n,) for texts about `items`, each modality asked once."""
+    def _by_modality(self, kinds: Sequence[Modality], items: Sequence[int], texts: Sequence[str], ask: Ask) -> Tensor:
+        """The answers (n,) for texts about `items`, each modality asked once; kinds: that of each input."""
         answers: list[Tensor] = []
         order: list[int] = []
-        for kind in self.rankers:
-            rows = [n for n, item in enumerate(items) if self.kinds[item] == kind]
+        for kind in dict.fromkeys(kinds):
+            rows = [n for n, item in enumerate(items) if kinds[item] == kind]
             if rows:
                 number = {t: k for k, t in enumerate(dict.fromkeys(texts[n] for n in rows))}
                 answers.append(ask(kind, list(number), [number[texts[n]] for n in rows], [items[n] for n in rows]))

@@ -35,27 +35,29 @@ class CaptionerConfig:
 class Condition:
     """What the cross-attention looks at: keys and values of every cross layer, computed once per caption."""
 
-    keys_values: list[KeysValues]  # each (b, heads, 1 + cells, d); cell 0 is the null cell
-    mask: Tensor  # (b, 1, 1, 1 + cells)
+    keys_values: list[KeysValues]  # each (b, heads, nulls + cells, d); the null cells come first
+    mask: Tensor  # (b, 1, 1, nulls + cells)
+    nulls: int = 1  # cells that stand for no input
 
     def __getitem__(self, rows: Tensor) -> Condition:
-        return Condition([(k[rows], v[rows]) for k, v in self.keys_values], self.mask[rows])
+        return Condition([(k[rows], v[rows]) for k, v in self.keys_values], self.mask[rows], self.nulls)
 
     def removed(self, rows: Tensor | None = None) -> Condition:
-        """The same rows without their condition (all, or those where `rows` (b,) is True): they see the null cell alone."""
-        null = torch.arange(self.mask.shape[-1], device=self.mask.device) == 0
+        """The same rows without their condition (all, or those where `rows` (b,) is True): they see the null cells alone."""
+        null = torch.arange(self.mask.shape[-1], device=self.mask.device) < self.nulls
         gone = torch.ones_like(self.mask[:, :1, :1, :1]) if rows is None else rows[:, None, None, None]
-        return Condition(self.keys_values, torch.where(gone, null, self.mask))
+        return Condition(self.keys_values, torch.where(gone, null, self.mask), self.nulls)
 
     def without(self, hidden: Tensor) -> Condition:
         """The same rows, blind to some cells: hidden (b, cells), True where a cell is not seen."""
         seen = F.pad(~hidden, (self.mask.shape[-1] - hidden.shape[1], 0), value=True)
-        return Condition(self.keys_values, self.mask & seen[:, None, None])
+        return Condition(self.keys_values, self.mask & seen[:, None, None], self.nulls)
 
     def joined(self, other: Condition) -> Condition:
         """Both sets of rows, one behind the other."""
         pairs = zip(self.keys_values, other.keys_values, strict=True)
-        return Condition([(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in pairs], torch.cat([self.mask, other.mask]))
+        both = [(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in pairs]
+        return Condition(both, torch.cat([self.mask, other.mask]), self.nulls)
 
 
 class CaptionDecoder(nn.Module):

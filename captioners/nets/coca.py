@@ -22,7 +22,7 @@ from captioners.nets.transformer import KeysValues, causal_mask
 class CocaDecoder(nn.Module):
     """p(next token | tokens so far, picture tokens or nothing) by a CoCa's text tower and multimodal decoder.
 
-    Without its condition a row sees one null cell, `null` (width,): zeros, the mean picture token of a reference set, or what
+    Without its condition a row sees the null cells instead, `null` (width,) or (cells, width): zeros, the mean of some pictures, or what
     fine-tuning with the condition removed has learned.
     """
 
@@ -39,13 +39,14 @@ class CocaDecoder(nn.Module):
         return tuple([Layer.of(block) for block in stack] for stack in stacks)
 
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
-        """{"image": (n, cells, width)}, rows put into `order` → keys and values of every cross layer, the null cell first."""
+        """{"image": (n, cells, width)}, rows put into `order` → keys and values of every cross layer, the null cells first."""
         grid = grids["image"][order]
-        x = torch.cat([self.null.to(grid.dtype).expand(len(grid), 1, -1), grid], dim=1)
-        seen = torch.arange(x.shape[1], device=x.device) > 0
+        null = self.null.to(grid.dtype).reshape(-1, grid.shape[-1])
+        x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
+        seen = torch.arange(x.shape[1], device=x.device) >= len(null)
         blocks = zip(self.layers[2], self.multimodal.cross_attn, strict=True)
         pairs = [layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES) for layer, block in blocks]
-        return Condition(pairs, seen.expand(len(x), 1, 1, -1))
+        return Condition(pairs, seen.expand(len(x), 1, 1, -1), len(null))
 
     def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache of both decoders, which now covers past + t tokens."""

@@ -95,7 +95,8 @@ class Layer(nn.Module):
 class TextDecoder(nn.Module):
     """p(next token | tokens so far, cells of the input or nothing).
 
-    With cross layers, a row without its input sees one null cell, `null` (width,). With a prefix it sees nothing: the text stands alone.
+    With cross layers, a row without its input sees the null cells, `null` (width,) or (cells, width). With a prefix it sees nothing: the
+    text stands alone.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class TextDecoder(nn.Module):
         layers: Sequence[Layer],
         end: nn.Module,  # between layers and head
         head: Affine,  # (vocab, width)
-        null: Tensor,  # (width of the input,)
+        null: Tensor,  # (width of the input,) or (cells, width)
         opening: Sequence[int] = (),  # read before the first token, for models whose captions begin with several
     ):
         super().__init__()
@@ -123,16 +124,17 @@ class TextDecoder(nn.Module):
         return self.layers[0].cross is None
 
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
-        """{kind: (n, cells, width)}, rows put into `order` → what every layer sees of the input; cell 0 stands for none."""
+        """{kind: (n, cells, width)}, rows put into `order` → what every layer sees of the input; the first cells stand for none."""
         (grid,) = grids.values()
         grid = grid[order].to(self.tokens.dtype)
+        null = self.null.to(grid.dtype).reshape(-1, grid.shape[-1])
         if self.prefixed:
             pairs = self._read_prefix(grid)
         else:
-            x = torch.cat([self.null.to(grid.dtype).expand(len(grid), 1, -1), grid], dim=1)
+            x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
             pairs = [layer.cross.split(layer.cross.given(x.flatten(0, 1)), len(x)) for layer in self.layers]
-        seen = torch.arange(1 + grid.shape[1], device=grid.device) > 0
-        return Condition(pairs, seen.expand(len(grid), 1, 1, -1))
+        seen = torch.arange(len(null) + grid.shape[1], device=grid.device) >= len(null)
+        return Condition(pairs, seen.expand(len(grid), 1, 1, -1), len(null))
 
     def _read_prefix(self, grid: Tensor) -> list[KeysValues]:
         """Keys and values of cells that see each other, layer by layer."""

@@ -7,7 +7,14 @@ import pytest
 import torch
 from fakes import small_models
 from same import close, content
-from transformers import GenerationConfig, GenerationMixin, GPT2Config, GPT2LMHeadModel, PretrainedConfig, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import CausalLMOutput
 
 from captioners import guidance
@@ -39,7 +46,15 @@ def beams_of_transformers(model, start: int, end: int, beams: int, longest: int)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_search_finds_what_transformers_finds(seed, beams):
     torch.manual_seed(seed)
-    size = {"vocab_size": 17, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 1, "eos_token_id": 2}
+    size = {
+        "vocab_size": 17,
+        "n_positions": 32,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     model = GPT2LMHeadModel(GPT2Config(**size, initializer_range=0.6)).eval()
     start, end, longest = 1, 2, 9
     search = BeamSearch([[] for _ in range(beams)], lambda said, token: [*said, token], end, longest)
@@ -60,7 +75,15 @@ class EagerDecoder(CaptionDecoder):
 
     def __init__(self, vocab: int, end: int) -> None:
         torch.manual_seed(0)
-        sizes = {"dim": 32, "text_layers": 1, "cross_layers": 1, "heads": 2, "media_dim": 16, "image_cells": 4, "audio_cells": 3}
+        sizes = {
+            "dim": 32,
+            "text_layers": 1,
+            "cross_layers": 1,
+            "heads": 2,
+            "media_dim": 16,
+            "image_cells": 4,
+            "audio_cells": 3,
+        }
         super().__init__(CaptionerConfig(vocab=vocab, **sizes))
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1 and not name.startswith("cells"):
@@ -147,7 +170,11 @@ def test_one_beam_is_greedy_and_a_search_never_says_anything_less_likely(method,
         media = draw(seed)
         greedy, one, many = (
             method.caption(media, method.spec.settings(max_tokens=6, **values))
-            for values in ({"decoding": "greedy"}, {"decoding": "beam", "num_beams": 1}, {"decoding": "beam", "num_beams": 16})
+            for values in (
+                {"decoding": "greedy"},
+                {"decoding": "beam", "num_beams": 1},
+                {"decoding": "beam", "num_beams": 16},
+            )
         )
         close(content(one)["trace"], content(greedy)["trace"])
         assert _mean(many) >= _mean(greedy) - 1e-5

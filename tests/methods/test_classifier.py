@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from captioners import registry
+from captioners.lab import Lab
 from captioners.methods.classifier import GuidanceLoss, SteeredCaption
 from captioners.methods.text_scorer import TextScorer
 from captioners.nets.context_cache import ContextCache
@@ -16,6 +17,9 @@ from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.run_record import RunRecord
 
 SENTENCES = Path(__file__).parents[1] / "data" / "audibility.tsv"
+
+
+ENDS = {"prompt": ("a", "|the sound of")}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +53,48 @@ def test_with_nothing_to_pull_it_says_what_the_language_model_says(method, pictu
     result = method.caption(picture, quick(method, max_tokens=12, **off))
     assert result.caption == language_model_says(method, 12)
     assert all(t.cond == pytest.approx(t.uncond) and t.steps == [] for t in result.trace)
+
+
+def test_unguided_is_the_same_run_without_the_classifier(method, sound):
+    """λ1 = 0 and relevance kept, whichever way it is said; the language model alone is γ = 1."""
+    settings = quick(method, guidance_scale=3)
+    plain = method.caption(sound, method.spec.without_guidance(settings))
+    none = method.caption(sound, settings.replace(guide="none"))
+    assert plain.settings["guidance_scale"] == 3
+    assert [t.token for t in plain.trace] == [t.token for t in none.trace]
+    moved = [step for entry in plain.trace for step in entry.steps]
+    assert moved and {step["classifier"] for step in moved} == {0.0}
+    assert any(step["relevance"] > 0 for step in moved)
+    assert method.caption(sound, settings.replace(guidance_scale=1)).trace[0].steps == []
+
+
+@pytest.mark.parametrize(("guide", "asked"), [("auto", "audio"), ("audibility", "audio"), ("visibility", "image"), ("none", "audio")])
+def test_the_guide_can_be_that_of_the_other_modality(method, sound, monkeypatch, guide, asked):
+    classifier, questions = type(method.models).classifier, []
+    monkeypatch.setattr(type(method.models), "classifier", lambda self, kind: questions.append(kind) or classifier(self, kind))
+    result = method.caption(sound, quick(method, guide=guide, max_tokens=2))
+    assert set(questions) == {asked}
+    assert {"audio": "audibility", "image": "visibility"}[asked] in result.weights
+
+
+def test_inputs_with_different_guides_share_a_batch(method, picture, sound):
+    media, guides = [picture, sound, sound], ["audibility", "visibility", "audibility"]
+    settings = [quick(method, guide=g, max_tokens=2) for g in guides]
+    for m, s, result in zip(media, settings, method.caption_batch(media, settings), strict=True):
+        alone = method.caption(m, s)
+        assert result.caption == alone.caption
+        assert [t.classifier for t in result.trace] == pytest.approx([t.classifier for t in alone.trace], abs=1e-3)
+
+
+def test_a_picture_s_card_has_the_guide_s_word_and_a_sound_s_the_judge_s(method, embedded, picture, sound):
+    lab = Lab(embedded)
+    seen, heard = (lab.caption(m, "classifier", quick(method, max_tokens=3)) for m in (picture, sound))
+    assert seen.scores["visibility"].value == pytest.approx(
+        float(method.models.classifier("image").probability([seen.caption])[0]), abs=1e-5
+    )
+    assert "the guide itself" in seen.scores["visibility"].encoder and "audibility" not in seen.scores
+    assert heard.scores["audibility"].value == pytest.approx(float(embedded.judges.audibility().probability([heard.caption])[0]), abs=1e-5)
+    assert "visibility" not in heard.scores and set(method.spec.card_scores) == {"audibility", "visibility"}
 
 
 @pytest.mark.parametrize("route", ["fast", "faithful"])
@@ -130,6 +176,11 @@ def test_the_prompt_begins_the_caption_and_may_be_longer_than_the_model(method, 
     assert method.caption(picture, quick(method, prompt="a dog and " * 60)).caption.startswith("a dog and a dog and")
 
 
+def test_pictures_and_sounds_may_have_prompts_of_their_own(method, picture, sound):
+    seen, heard = method.caption_batch([picture, sound], [quick(method, prompt="a photo of | the sound of", max_tokens=2)] * 2)
+    assert seen.caption.startswith("a photo of") and heard.caption.startswith("the sound of")
+
+
 def test_forced_tokens_stand_where_they_were_put(method, picture):
     trace = method.caption(picture, quick(method).replace(forced={1: " dog"})).trace
     assert trace[1].token == " dog"
@@ -139,6 +190,13 @@ def test_a_guided_caption_says_no_pair_of_tokens_twice(method, picture):
     tokens = [t.token for t in method.caption(picture, quick(method, max_tokens=16, num_steps=1, guidance_scale=5, fluency_weight=0)).trace]
     pairs = list(itertools.pairwise(tokens))
     assert len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize(("size", "forbidden"), [(0, False), (2, True), (3, False)])
+def test_a_run_may_be_said_twice_where_that_is_allowed(method, picture, size, forbidden):
+    again = {0: " a", 1: " dog", 2: " a", 3: " dog"}
+    result = method.caption(picture, quick(method, no_repeat=size, num_steps=1).replace(forced=again))
+    assert (result.trace[3].uncond == -math.inf) == forbidden
 
 
 @pytest.mark.parametrize("answer", [math.nan, math.inf, 0.0])
@@ -155,7 +213,12 @@ def test_a_classifier_that_talks_nonsense_breaks_nothing(method, sound, monkeypa
 
 @pytest.mark.parametrize(
     "values",
-    [{c.name: v} for c in registry.find("classifier").spec.controls if c.kind == "number" and c.name != "seed" for v in (c.low, c.high)],
+    [
+        {c.name: v}
+        for c in registry.find("classifier").spec.controls
+        if c.name != "seed"
+        for v in (c.choices[1:] or ENDS.get(c.name, (c.low, c.high)))
+    ],
     ids=str,
 )
 def test_every_control_works_at_both_ends(method, picture, values):
@@ -180,7 +243,7 @@ def test_the_losses_are_the_papers(method, sound):
     settings = quick(method, fluency_weight=0.5, classifier_weight=2, relevance_weight=3)
     row = SteeredCaption(0, settings, 0.0, [], {}, torch.Generator())
     untouched, moved = torch.tensor([[0.2, 0.3, 0.5]]).log(), torch.tensor([[0.6, 0.2, 0.2]]).log()
-    goal = GuidanceLoss([row], TextScorer(method.models, [sound], {}, RunRecord()), untouched)
+    goal = GuidanceLoss([row], TextScorer(method.models, [sound], ["audio"], {}, RunRecord()), untouched)
     goal.tokens, goal.present = torch.tensor([[0, 1]]), torch.tensor([[True, True]])
     goal.log_yes, goal.target = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.25, 0.75]])
     losses = {name: value.item() for name, value in goal.losses(moved).items()}
@@ -189,17 +252,34 @@ def test_the_losses_are_the_papers(method, sound):
     assert losses["relevance"] == pytest.approx(-3 * (0.25 * math.log(0.6) + 0.75 * math.log(0.2)), abs=1e-5)
 
 
-def test_the_target_weighs_the_language_model_against_the_match(method, sound):
+def test_the_fluency_term_can_be_the_divergence_of_the_moved_from_the_untouched(method, sound):
+    """KL(moved ‖ untouched) over what can be said; each caption has its own direction, and gradients are numbers."""
+    rows = [SteeredCaption(0, quick(method, fluency=f, fluency_weight=1), 0.0, [], {}, torch.Generator()) for f in ("kl", "ce")]
+    untouched = torch.tensor([[0.2, 0.3, 0.5, 0.0]] * 2).log()
+    goal = GuidanceLoss(rows, TextScorer(method.models, [sound], ["audio"], {}, RunRecord()), untouched)
+    goal.tokens, goal.present = torch.tensor([[0, 1]] * 2), torch.ones(2, 2, dtype=torch.bool)
+    goal.log_yes, goal.target = torch.zeros(2, 2), torch.full((2, 2), 0.5)
+    scores = torch.tensor([[0.6, 0.2, 0.2, 1.0]] * 2).log().requires_grad_()
+    losses = goal.losses(scores.masked_fill(torch.isneginf(untouched), -math.inf).log_softmax(-1))
+    kl = 0.6 * math.log(3) + 0.2 * math.log(2 / 3) + 0.2 * math.log(0.4)
+    assert losses["fluency"].tolist() == pytest.approx([kl, -0.2 * math.log(0.6) - 0.8 * math.log(0.2)], abs=1e-5)
+    losses["loss"].sum().backward()
+    assert torch.isfinite(scores.grad).all() and (scores.grad[0, :3] != 0).any()
+
+
+@pytest.mark.parametrize("target", ["bayes", "zerocap"])
+def test_the_target_weighs_the_language_model_against_the_match_or_is_zerocap_s(method, sound, target):
     players, t = method.models, method.models.tokenizer
-    reader = TextScorer(players, [sound], {}, RunRecord())
-    row = SteeredCaption(0, quick(method, top_k=16, route="faithful"), 0.0, t.encode("a"), {}, torch.Generator())
+    reader = TextScorer(players, [sound], ["audio"], {}, RunRecord())
+    row = SteeredCaption(0, quick(method, top_k=16, route="faithful", target=target), 0.0, t.encode("a"), {}, torch.Generator())
     logp = players.language_model()(torch.tensor([[*players.neutral_start(), *row.prompt]]))[0][:, -1].log_softmax(-1)
     goal = GuidanceLoss([row], reader, logp)
     goal.score_candidates(logp)
     texts = [t.decode([*row.prompt, token]) for token in logp[0].topk(16).indices.tolist()]
     ranker = players.ranker("audio")
     similar = ranker.embed_text([ranker.prompt + x for x in texts]) @ ranker.embed_media([sound])[0]
-    expected = (logp[0].topk(16).values + similar / reader.temperature(0)).softmax(-1)
+    prior = logp[0].topk(16).values if target == "bayes" else torch.zeros(16)
+    expected = (prior + similar / reader.temperature(0)).softmax(-1)
     assert torch.allclose(goal.target[0], expected, atol=1e-4)
 
 

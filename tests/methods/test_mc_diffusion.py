@@ -233,6 +233,21 @@ def test_candidates_are_ranked_by_the_ranker(method, media):
     assert len({c.caption for c in result.candidates}) > 1
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "not the paper's sampler"),
+        ({"order": "random", "temperature": 1}, "as the paper does"),
+        ({"order": "random", "temperature": 0}, "of the likeliest words; the paper has"),
+        ({"order": "random", "temperature": 0.5, "top_k": 9}, "at temperature 0.5, of the best 9 words; the paper has"),
+    ],
+    ids=str,
+)
+def test_a_result_says_whether_its_sampler_is_the_paper_s(method, picture, values, words):
+    (note,) = method.caption(picture, method.spec.settings(num_steps=5, **values)).notes
+    assert words in note
+
+
 # --------------------------------------------------------------------------------------------- every step, every end
 
 

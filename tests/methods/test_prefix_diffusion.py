@@ -65,35 +65,89 @@ def texts(result) -> Counter:
 
 @torch.no_grad()
 def plain_loop(method, media, values) -> str:
-    """One candidate by hand: DDIM in closed form, two branches, no batch, no scheduler."""
+    """One candidate by hand: DDIM in closed form with its fresh noise, two branches, no batch, no scheduler."""
     players, model = method.models, method.models.prefix_denoiser()
     kinds, source = TokenKinds.of(players.tokenizer), generator(values["seed"], media, 0)
+    paper = values["order"] == "paper"
+    eta, strength = float(paper) if values["eta"] is None else values["eta"], 1.0 if paper else values["temperature"]
     torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
     tags, order = torch.tensor([players.start_token(media.kind)]), torch.tensor([0])
     full = model.prefix({media.kind: players.encode([media])[0].pooled[None]}, order, tags)
     none = model.prefix({}, order, tags)
     n, count = values["length"] + 3, torch.tensor([values["length"]])
-    x = values["temperature"] * torch.randn(model.config.canvas, model.config.embed, generator=source)[None, :n]
-    levels = alpha_bars(values["schedule"])
+
+    def noise():
+        return strength * torch.randn(model.config.canvas, model.config.embed, generator=source)[None, :n]
+
+    x, levels = noise(), alpha_bars(values["schedule"])
     times = [999 - i * (1000 // values["num_steps"]) for i in range(values["num_steps"])]
     believed, forbidden = None, ~(kinds.begins | kinds.goes_on)
     forbidden[kinds.end] = False
+    words = model.table()[~forbidden]
     for t, s in zip(times, [*times[1:], None], strict=True):
         believed = believed if model.legible(levels[t]) else None
         cond, uncond = (model(x, levels[t][None], p, count, believed).masked_fill(forbidden, -torch.inf) for p in (full, none))
         logp = guidance.normalise(guidance.cfg(cond, uncond, values["guidance_scale"]))
-        believed = logp.exp() @ model.table()
+        x0 = believed = logp.exp() @ model.table()
+        if values["clamp"] == "on" or (paper and values["clamp"] == "auto"):
+            x0 = words[torch.cdist(x0, words[None]).argmin(-1)]  # the nearest of all words, one by one
         a, b = levels[t], torch.tensor(1.0) if s is None else levels[s]
-        x = b.sqrt() * believed + (1 - b).sqrt() * (x - a.sqrt() * believed) / (1 - a).sqrt()
+        sigma = eta * ((1 - b) / (1 - a) * (1 - a / b)).sqrt()
+        x = b.sqrt() * x0 + (1 - b - sigma**2).clamp(min=0).sqrt() * (x - a.sqrt() * x0) / (1 - a).sqrt()
+        x = x + sigma * noise() if eta else x
     return players.tokenizer.decode(best_sequences(logp, kinds, count)[0].tolist())
+
+
+SAMPLED = [{"order": "together"}, {"order": "together", "clamp": "on"}, {"order": "together", "eta": 0.5}, {"order": "paper"}]
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("schedule", ["square", "truncated-linear"])  # of the latter's steps, half are blind
 def test_a_caption_is_what_the_plain_loop_says(method, media, scale, schedule, monkeypatch):
     monkeypatch.setattr("captioners.methods.prefix_diffusion.CERTAIN", 2.0)
-    values = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule=schedule, num_steps=10, order="together")
-    assert method.caption(media, values).caption == plain_loop(method, media, values)
+    base = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule=schedule, num_steps=10)
+    captions = {}
+    for sampled in SAMPLED:
+        values = base.replace(**sampled)
+        captions[str(sampled)] = method.caption(media, values).caption
+        assert captions[str(sampled)] == plain_loop(method, media, values), sampled
+    assert len({*captions.values()}) > 1  # it matters how one samples
+
+
+def test_the_paper_s_sampler_is_clamp_and_ancestral_noise_of_full_strength(method, media):
+    paper = method.caption(media, settings(method, order="paper", temperature=0.3, length=6))
+    by_hand = method.caption(media, settings(method, order="together", clamp="on", eta=1, temperature=1, length=6))
+    assert paper.candidates == by_hand.candidates
+    assert paper.notes == by_hand.notes
+    assert "as the paper's published code does" in paper.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"order": "together"},
+        {"order": "paper", "clamp": "off"},
+        {"order": "paper", "eta": 0},
+        {"order": "together", "clamp": "on", "eta": 1},
+    ],
+    ids=str,
+)
+def test_no_other_sampler_passes_for_the_paper_s(method, picture, values):
+    (note,) = method.caption(picture, settings(method, num_candidates=1, **values)).notes
+    assert "a way of our own" in note and "order = paper is the published code's" in note
+
+
+def test_fresh_noise_is_refused_where_the_sampler_has_no_place_for_it(method, picture):
+    with pytest.raises(SettingsError, match=r"eta = 1 is not possible with sampler = dpm-solver\+\+: give eta = 0, or sampler = ddim"):
+        method.caption(picture, settings(method, order="paper", sampler="dpm-solver++"))
+
+
+def test_with_fresh_noise_rows_do_not_see_each_other(method, picture, sound):
+    values = [settings(method, order="paper", length=6), settings(method, eta=0.5, clamp="on", num_steps=8), settings(method)]
+    media = [picture, sound, picture]
+    for m, s, together in zip(media, values, method.caption_batch(media, values), strict=True):
+        assert texts(together) == texts(method.caption(m, s))
 
 
 def test_noise_that_hides_a_word_is_not_shown(method):
@@ -233,7 +287,9 @@ ENDS = {
     "temperature": (0, 2),
     "seed": (0, 2**31 - 1),
     "ranking": ("ranker", "mbr"),
-    "order": ("confidence", "together"),
+    "order": ("confidence", "together", "paper"),
+    "clamp": ("auto", "on", "off"),
+    "eta": (0, 1),
     "sampler": ("ddim", "dpm-solver++"),
     "schedule": tuple(SCHEDULES),
 }

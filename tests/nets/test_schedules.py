@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from diffusers import DDPMScheduler
 
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
@@ -46,6 +47,21 @@ def test_a_ddim_step_is_the_closed_form(name, steps):
         a, b = levels[here], torch.tensor(1.0) if there is None else levels[here - 1000 // steps]
         expected = b.sqrt() * x0 + (1 - b).sqrt() * (x - a.sqrt() * x0) / (1 - a).sqrt()
         assert torch.allclose(scheduler.step(x0, here, x).prev_sample, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [10, 50, 1000])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_with_all_fresh_noise_a_ddim_step_is_ancestral_sampling(name, steps):
+    """η = 1 is DDPM's step, by diffusers' own scheduler, with the same noise."""
+    common = {"trained_betas": betas(name), "prediction_type": "sample", "timestep_spacing": "trailing", "clip_sample": False}
+    ddpm = DDPMScheduler(num_train_timesteps=STEPS, **common, variance_type="fixed_small")
+    ddpm.set_timesteps(steps)
+    scheduler, (x0, x) = sampler("ddim", name, steps), torch.randn(2, 2, 3, 8)
+    for t in scheduler.timesteps[:: max(1, steps // 8)]:
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(int(t)))
+        ours = scheduler.step(x0, t, x, eta=1.0, variance_noise=noise).prev_sample
+        theirs = ddpm.step(x0, t, x, generator=torch.Generator().manual_seed(int(t))).prev_sample
+        assert torch.allclose(ours, theirs, atol=1e-4)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -217,14 +217,16 @@ def test_an_unfinished_piece_counts_every_token_that_begins_with_it(coca, clip_w
 
 
 def test_guided_by_gpt2_rows_do_not_disturb_each_other(coca, draw):
-    media = [draw(0), draw(1), draw(0)]
-    values = [{"lm_weight": 0.5, "lm_prompt": "a dog runs"}, {}, {"lm_weight": 1.0}]
+    media = [draw(0), draw(1), draw(0), draw(1)]
+    values = [{"lm_weight": 0.5, "lm_prompt": "a dog runs"}, {}, {"lm_weight": 1.0}, {"lm_weight": 0.5, "decoding": "beam", "num_beams": 3}]
     settings = [coca.spec.settings(max_tokens=5, **v) for v in values]
     batch = coca.caption_batch(media, settings)
     single = [coca.caption(m, s) for m, s in zip(media, settings, strict=True)]
     assert [r.caption for r in batch] == [r.caption for r in single]
     assert batch[1].trace[0].lm is None
     assert batch[0].trace[0].lm == pytest.approx(single[0].trace[0].lm, abs=1e-3)
+    again = coca.caption(media[3], settings[3].replace(decoding="greedy", forced={t.position: t.token for t in single[3].trace}))
+    assert [t.lm for t in batch[3].trace] == pytest.approx([t.lm for t in again.trace], abs=1e-3)  # beams take their words along
 
 
 # ------------------------------------------------------------------------------------------------------------ loading

@@ -1,5 +1,6 @@
 """What a card shows, from results alone: captions, badges, tables, figures, steps."""
 
+import dataclasses
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from made_up import SPEC, finished, result, trace
 
 from captioners.lab import Lab
 from captioners.profiles.base import Calibration
-from captioners.types import Result, Step, StepToken
+from captioners.types import Result, Score, Step, StepToken
 from captioners.ui.components import examples, knobs
 from captioners.ui.components.card_controller import CardController
 from captioners.ui.rendering.badges import Scale, badges_html
@@ -74,6 +75,24 @@ def test_badges_carry_change_scale_and_encoder():
 def test_a_result_without_judges_has_fewer_badges():
     bare = Result("one", "a", [], [], {}, 0, "fake", {})
     assert "CLIPScore" not in badges_html("one", bare, bare)
+
+
+def test_a_method_s_own_scores_have_badges_on_its_card_alone():
+    def heard(value: float) -> Result:
+        made = result()
+        return dataclasses.replace(made, scores={**made.scores, "audibility": Score(value, "ears-1")})
+
+    with_badge = dataclasses.replace(SPEC, card_scores=("audibility", "visibility"))
+    shown, hidden = (body_html(spec, finished(heard(0.9)), finished(heard(0.4))) for spec in (with_badge, SPEC))
+    assert "audible" in shown and "▲ 0.50" in shown and "ears-1" in shown and "visible" not in shown
+    assert "audible" not in hidden
+
+
+def test_a_card_says_what_unguided_means_and_which_settings_are_not_as_they_come():
+    html = body_html(SPEC, finished(result(temperature=0.5, alpha=None)), finished(result("a pet")))
+    assert 'title="The same with Guidance scale γ 1, LM weight w 0, Exponent auto"' in html
+    assert "Temperature 0.5" in html and "Exponent" not in html.partition("cl-used")[2]
+    assert "Temperature" not in body_html(SPEC, finished(result()), finished(result("a pet")))
 
 
 def test_a_card_shows_both_captions_and_the_values_used(picture):

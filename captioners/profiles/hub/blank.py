@@ -1,4 +1,8 @@
-"""What stands for no input in p(x), for captioners that were never trained without one."""
+"""What stands for no input in p(x), for captioners that were never trained without one.
+
+The mean of some pictures, cell by cell: of what costs no more than one picture it is closest to a trained null cell
+(assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). A mixture of pictures is closer, and costs one more row for each.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,13 @@ BATCH = 16
 
 
 def null_cells(kind: Modality, path: Path, source: Source, grids: Callable[[list[Media]], Tensor]) -> tuple[Tensor | None, str]:
-    """The null cell (width,), nothing for zeros, and in words what it is ("" if it was trained)."""
+    """The null cells (cells, width) or one (width,), nothing for zeros, and in words what they are ("" if they were trained)."""
     trained, name = path / "null.safetensors", NAMES[kind]
     if trained.is_file():
         return load_file(trained)["null"], ""
     if source.blank == "zeros":
         return None, f"a {name} token of zeros"
-    return mean_cell(grids, references(kind, source.blank)), f"the mean {name} token of a few {name}s"
+    return mean_grid(grids, references(kind, source.blank)), f"the mean of a few {name}s, cell by cell,"
 
 
 def references(kind: Modality, folder: str = "") -> list[Media]:
@@ -42,7 +46,7 @@ def references(kind: Modality, folder: str = "") -> list[Media]:
 
 
 @torch.no_grad()
-def mean_cell(grids: Callable[[list[Media]], Tensor], media: list[Media]) -> Tensor:
-    """(width,): the mean over media and cells."""
-    found = [grids(media[start : start + BATCH]).float().mean(1) for start in range(0, len(media), BATCH)]
+def mean_grid(grids: Callable[[list[Media]], Tensor], media: list[Media]) -> Tensor:
+    """(cells, width): the mean over media."""
+    found = [grids(media[start : start + BATCH]).float() for start in range(0, len(media), BATCH)]
     return torch.cat(found).mean(0)

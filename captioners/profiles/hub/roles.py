@@ -28,7 +28,7 @@ class Source:
     millions: float = 0.0  # of parameters; 0 if not known
     licence: str = ""
     layer: int = 0  # of a text encoder: the hidden layer that is compared, 0 for the last
-    blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder of pictures whose mean token stands for none
+    blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder whose mean picture stands for none
 
     def size(self, role: str) -> str:
         """Parameters and memory in this role, in words."""

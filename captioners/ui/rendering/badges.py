@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -21,8 +22,11 @@ class Scale:
 UNKNOWN = Scale()
 
 
-def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNOWN) -> str:
-    """CLIPScore with its change against the unguided caption, words, fluency, seconds: a wide and a narrow one on each line."""
+def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNOWN, more: Sequence[str] = ()) -> str:
+    """CLIPScore with its change against the unguided caption, words, fluency, seconds: a wide and a narrow one on each line.
+
+    `more` are the scores that this method's card shows besides, where they are known.
+    """
     found = []
     score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
     if score:
@@ -37,10 +41,22 @@ def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNO
     stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())
     seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
     found.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))
+    for name in (name for name in more if name in result.scores):
+        label, meaning = SHARES[name]
+        chance = result.scores[name]
+        change = _change(chance.value, plain, name, 2) if result is not plain else ""
+        found.append((label, f"<b>{number(chance.value)}</b>{change}", meaning, chance.encoder))
     return "".join(_badge(method, *row) for row in found)
 
 
 UNITS = {"words": "words", "seconds": "s"}
+SHARES = {  # score → its badge, and what it means
+    "audibility": ("audible", "How sure a classifier is, from 0 to 1, that the caption tells of something to be heard. It guides nothing."),
+    "visibility": (
+        "visible",
+        "How sure the guide is, from 0 to 1, that the caption tells of something to be seen: its own word, not a judge's.",
+    ),
+}
 
 
 def _clipscore(value: float, calibration: Calibration | None) -> str:
@@ -62,9 +78,9 @@ def _fluency(people: float | None) -> str:
     return words if people is None else f"{words} People's captions measure {people:.0f} on average: they say less expected things."
 
 
-def _change(value: float, plain: Result, name: str) -> str:
+def _change(value: float, plain: Result, name: str, digits: int = 1) -> str:
     before = plain.scores.get(name)
-    return f" {signed(value - before.value, 1)}" if before else ""
+    return f" {signed(value - before.value, digits)}" if before else ""
 
 
 def _badge(method: str, label: str, value: str, words: str, encoder: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from captioners.types import Media, Result, Spec, Step
 from captioners.ui.rendering.badges import UNKNOWN, Scale, badges_html
@@ -33,7 +34,7 @@ def body_html(spec: Spec, guided: Step, plain: Step, scale: Scale = UNKNOWN) -> 
     result, before = guided.result, plain.result
     if result and before:
         progress = _used(spec, result)
-        badges = badges_html(spec.id, result, before, scale)
+        badges = badges_html(spec.id, result, before, scale, spec.card_scores)
     else:
         progress, badges = progress_words(guided), ""
     words, changed = "".join(escape(t.text) for t in plain.tokens), set[int]()
@@ -44,8 +45,8 @@ def body_html(spec: Spec, guided: Step, plain: Step, scale: Scale = UNKNOWN) -> 
     return (
         f'<div class="cl-body" data-done="{"yes" if result else "no"}">'
         f'<div class="cl-caption" tabindex="0">{caption_html(spec.id, guided, spec.branches, changed)}</div>'
-        f'<p class="cl-plain" tabindex="0"><span>unguided</span> {words}</p>'
-        f'<div class="cl-badges">{badges}</div>'
+        f'<p class="cl-plain" tabindex="0"><span title="{_unguided_words(spec)}">unguided</span> {words}</p>'
+        f'<div class="cl-badges{" cl-more-badges" if spec.card_scores else ""}">{badges}</div>'
         f'<p class="cl-used">{progress}</p></div>'
     )
 
@@ -75,16 +76,24 @@ def _details(key: str, summary: str, body: str) -> str:
     return f'<details data-key="{key}"><summary>{summary}</summary>{body}</details>'
 
 
+def _unguided_words(spec: Spec) -> str:
+    """What sets the unguided caption apart."""
+    values = [f"{c.label} {_shown(spec.unguided[c.name])}" for c in spec.controls if c.name in spec.unguided]
+    return escape(f"The same with {', '.join(values)}") if values else ""
+
+
+def _shown(value: Any) -> str:
+    """A setting for people."""
+    return "auto" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def _used(spec: Spec, result: Result) -> str:
-    """The settings that made this caption: the front controls, the seed, and the word of a fork."""
+    """The settings that made this caption: the front controls, the seed, what is not as it comes, and the word of a fork."""
     several = len(result.candidates) > 1
     told = {c.name for c in spec.controls if c.front or c.name == "seed"} - ({"num_candidates"} if several else set())
+    told |= {c.name for c in spec.controls if not c.front and c.kind != "text" and result.settings.get(c.name, c.default) != c.default}
     values = {c: result.settings.get(c.name) for c in spec.controls if c.name in told}
-    parts = [
-        f"{escape(c.label)} {value:g}" if c.kind == "number" else f"{escape(c.label)} {escape(str(value))}"
-        for c, value in values.items()
-        if value is not None
-    ]
+    parts = [escape(f"{c.label} {_shown(value)}") for c, value in values.items() if value is not None]
     if several:
         parts.append(f"best of {len(result.candidates)}")
     if forced := result.settings.get("forced"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from secrets import compare_digest
 from threading import Lock, Thread
@@ -70,6 +71,7 @@ class VotingPanel:
             self.begin = gr.Button("Begin", variant="primary", elem_id="cl-next")
             with gr.Column(visible=False, elem_classes="cl-questions") as self.asked:
                 self.answers = [gr.Radio(CHOICES, label=q.text, elem_id=f"cl-vote-{q.id}") for q in questions]
+                self.alert = gr.HTML()
                 self.cast = gr.Button("Vote and reveal" if reveals else "Vote", variant="primary", elem_id="cl-vote")
             self.board = gr.HTML(visible=reveals)
             with gr.Accordion("Your data", open=False):
@@ -80,7 +82,7 @@ class VotingPanel:
         self.shown = [self.rater, self.position, self.pair, self.begin, self.asked, *self.answers, self.board, self.yours]
         quick: dict[str, Any] = {**PRIVATE, "queue": False}
         self.begin.click(self._begin, self.rater, self.shown, **(HEAVY if reveals else {"queue": False}), **PRIVATE)
-        self.cast.click(self._cast, [self.rater, self.position, *self.answers], self.shown, **quick)
+        self.cast.click(self._cast_or_tell, [self.rater, self.position, *self.answers], [*self.shown, self.alert], **quick)
         forget.click(self._forget, self.rater, self.shown, **quick)
         page.load(self._arrive, self.rater, [*self.shown, self.results, voting], **quick)
         if tab:
@@ -112,14 +114,18 @@ class VotingPanel:
         self._prepare_ahead()
         return self._show(rater, ballot)
 
-    def _cast(self, rater: str, position: float, *choices: str | None) -> list[Any]:
-        """Keep the vote, then show what comes next, or what that was."""
+    def _cast_or_tell(self, rater: str, position: float, *choices: str | None) -> list[Any]:
+        """What cannot be kept is told above the button: an error outside of the queue would not reach the page."""
         try:
-            ballot = self.store.find_ballot(self.study, rater, int(position))
-            answers = {q.id: unmasked(c, ballot.swapped) for q, c in zip(self.study.design.questions, choices, strict=True)}
-            following = self.store.vote(self.study, rater, int(position), answers)
+            return [*self._cast(rater, int(position), choices), ""]
         except CaptionLabError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            return [*self._nothing(), f'<p role="alert">{escape(str(error))}</p>']
+
+    def _cast(self, rater: str, position: int, choices: Sequence[str | None]) -> list[Any]:
+        """Keep the vote, then show what comes next, or what that was."""
+        ballot = self.store.find_ballot(self.study, rater, position)
+        answers = {q.id: unmasked(c, ballot.swapped) for q, c in zip(self.study.design.questions, choices, strict=True)}
+        following = self.store.vote(self.study, rater, position, answers)
         return self._reveal(rater, ballot) if self.reveals else self._show(rater, following)
 
     def _forget(self, rater: str) -> list[Any]:
