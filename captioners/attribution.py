@@ -112,4 +112,5 @@ def along_time(cells: Sequence[float], seconds: float) -> list[float]:
 def of_result(result: Result) -> Attribution | None:
     """What `explained` wrote into a result."""
     found = result.details.get("attribution")
-    return from_json(Attribution, found) if found else None
+    told: Attribution | None = from_json(Attribution, found) if found else None
+    return told

@@ -36,7 +36,7 @@ def build(studio: Studio, profile: str = "embedded", device: str = "auto", store
         gr.HTML(
             '<header class="cl-top"><h1>Caption Lab</h1><p>see what guidance does to a caption</p>'
             f"<p><strong>{profile}</strong> · {device} · {ABOUT[profile]} · "
-            '<button type="button" data-tour="start">show me around</button></p></header>'
+            '<button type="button" data-tour="start">tour</button></p></header>'
         )
         if profile != "embedded":  # its models take minutes to arrive
             loading = gr.HTML(elem_classes="cl-loading")
