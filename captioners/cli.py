@@ -111,7 +111,8 @@ def build_parser() -> Parser:
     sweep.add_argument("--over", action="append", required=True, metavar="NAME=V1,V2,…", help="may be repeated: all combinations are run")
 
     compare = command("compare-runs", compare_command, "Are two runs over the same items different? Paired tests, metric by metric.")
-    compare.add_argument("runs", nargs=2, metavar="RUN.json", help="what `evaluate --json` wrote; FILE#2 is its second run")
+    chosen = "what `evaluate --json` wrote; FILE#2 is its second run, FILE#people people's own captions"
+    compare.add_argument("runs", nargs=2, metavar="RUN.json", help=chosen)
     compare.add_argument("--json", metavar="OUT", help="write the figures to this file")
 
     bench = command("bench", bench_command, "Measure our speed against what one would do instead.")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from captioners.evaluation.report import RunReport
+from captioners.evaluation.report import PEOPLE, RunReport
 from captioners.evaluation.tables import labels, number
 from captioners.metrics.bootstrap import Resampler
 from captioners.types import CaptionLabError, from_json, to_json
@@ -62,14 +62,18 @@ class Comparison:
 
 
 def read_run(name: str) -> RunReport:
-    """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second."""
+    """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second, `FILE#people` people's own captions."""
     path, _, which = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
     try:
-        runs: list[RunReport] = from_json(list[RunReport], json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+        runs: list[RunReport] = from_json(list[RunReport], report["runs"])
+        people: RunReport | None = from_json(RunReport, report.get("people"))
     except OSError:
         raise CaptionLabError(f"{path} cannot be read: give a file that `evaluate --json` wrote.") from None
     except (ValueError, KeyError, TypeError):
         raise CaptionLabError(f"{path} is not the report of an evaluation: give a file that `evaluate --json` wrote.") from None
+    if which == PEOPLE and people:
+        return replace(people, label=f"{Path(path).name}: {PEOPLE}")
     names = labels(runs)
     if not which and len(runs) > 1:
         listed = ", ".join(f"{path}#{i} ({label})" for i, label in enumerate(names, 1))

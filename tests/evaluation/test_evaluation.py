@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from fakes import Echo, NoJudges, Shout, evaluate_folder, picture, profile, soun
 
 from captioners.evaluation.dataset import read_dataset
 from captioners.evaluation.report import Report
+from captioners.evaluation.significance import compare, read_run
 from captioners.evaluation.tables import html_page, text_table, write_csv
 from captioners.lab import Lab
 from captioners.media import load_media
-from captioners.types import CaptionLabError, from_json
+from captioners.types import CaptionLabError, TokenTrace, from_json
 
 TEXTS = [
     ["a dog in snow", "the dog runs"],
@@ -358,3 +360,40 @@ def test_people_can_be_left_out(pictures):
 
 def test_captions_of_a_class_are_not_called_peoples(clips):
     assert "people" not in evaluate_folder(profile(), clips, ["echo"])
+
+
+class Pointer(Echo):
+    """Says "a dog", of which the second word comes from the upper left."""
+
+    spec = replace(Echo.spec, id="pointer")
+
+    def result(self, caption, values):
+        tokens = [TokenTrace(i, token, -1.0, -2.0, -1.0, {}, 0.0, 0.0) for i, token in enumerate((" a", " dog"))]
+        return replace(super().result("a dog", values), trace=tokens)
+
+    def score_without(self, media, result, hidden):
+        return torch.zeros(len(hidden), 2) - torch.tensor([0.0, 1.0]) * hidden[:, :1]
+
+
+def test_the_pointing_game_is_played_where_there_are_boxes(pictures, monkeypatch):
+    use_fakes(monkeypatch, Pointer)
+    with pytest.raises(CaptionLabError, match="has no boxes to point at"):
+        evaluate_folder(profile(), pictures, pointing=True)
+    boxes = [[[0.0, 0.0, 0.3, 0.5]], [[0.5, 0.5, 0.5, 0.5]], [[0.0, 0.0, 1.0, 1.0]], [[0.0, 0.0, 0.1, 0.1]]]
+    lines = [{"image": f"{i}.png", "boxes": {"dog" if i < 3 else "cat": some}} for i, some in enumerate(boxes)]
+    write_lines(pictures / "captions.jsonl", lines)
+    journal = pictures / "out.journal"
+    (run,) = evaluate_folder(profile(), pictures, pointing=True, journal=journal)["runs"]
+    assert run["metrics"]["pointing"]["mean"] == pytest.approx(2 / 3)
+    assert run["metrics"]["pointing_chance"]["mean"] == pytest.approx((0.15 + 0.25 + 1) / 3, abs=0.01)
+    assert run["items"][3]["scores"]["pointing"] is None
+    (again,) = evaluate_folder(profile(), pictures, pointing=True, journal=journal)["runs"]  # from what the first one kept
+    assert again["metrics"] == run["metrics"]
+
+
+def test_a_run_is_compared_with_people(pictures, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(evaluate_folder(profile(), pictures, ["echo"])))
+    compared = compare(read_run(str(path)), read_run(f"{path}#people"))
+    assert compared.b == "report.json: people"
+    assert {"clipscore", "perplexity"} <= {row.metric for row in compared.metrics}
