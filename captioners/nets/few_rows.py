@@ -2,12 +2,15 @@
 
 Whether PyTorch's `linear` does that by itself depends on the processor. All matrices of a GPT-2 but the last one, with MKL: on two
 AVX2 cores 20 ms for one row and 40 ms for two, with one of the threads; on two AVX-512 cores 14 and 14 ms, with both, where in parts
-it is 15 and 14. So the two ways are raced once in a process. Matrices are best read along their inputs (`refit`).
+it is 15 and 14. So the two ways are raced once in a process. And two or three rows may take longer than four, for which there is a
+better kernel (one AVX-512 thread: 9, 16, 20 and 13 ms for one to four rows): where that is so, they are padded to four. Matrices are
+best read along their inputs (`refit`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 from math import gcd
 
@@ -22,10 +25,14 @@ TRACK = (6, 3072, 768)  # matrices that are read in the race: more than a core's
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`: x (…, in), weight (out, in)."""
-    if not parts_are_faster() or weight.device.type != "cpu" or weight.dtype != torch.float32:
+    rows = x.numel() // max(1, x.shape[-1])
+    if not 1 <= rows <= FEW or weight.device.type != "cpu" or weight.dtype != torch.float32 or weight.numel() < LARGE:
         return F.linear(x, weight, bias)
-    few = 1 <= x.numel() // x.shape[-1] <= FEW and weight.numel() >= LARGE
-    return in_parts(x, weight, bias) if few else F.linear(x, weight, bias)
+    product = in_parts if parts_are_faster() else F.linear
+    if 1 < rows < FEW and padding_is_faster():
+        padded = F.pad(x.reshape(rows, -1), (0, 0, 0, FEW - rows))
+        return product(padded, weight, bias)[:rows].reshape(*x.shape[:-1], -1)
+    return product(x, weight, bias)
 
 
 def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -40,15 +47,26 @@ def in_parts(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @cache
-@torch.no_grad()
 def parts_are_faster() -> bool:
-    """One row times some matrices either way, the best of three: some 50 ms, once in a process."""
-    matrices, x = torch.ones(TRACK), torch.ones(1, TRACK[-1])
+    """One row times some matrices either way: some 50 ms, once in a process."""
+    x = torch.ones(1, TRACK[-1])
+    return _seconds(lambda matrix: in_parts(x, matrix)) < _seconds(lambda matrix: F.linear(x, matrix))
 
-    def seconds(way) -> float:
+
+@cache
+def padding_is_faster() -> bool:
+    """Two rows as they are, or as two of four."""
+    product, two, four = in_parts if parts_are_faster() else F.linear, torch.ones(2, TRACK[-1]), torch.ones(FEW, TRACK[-1])
+    return _seconds(lambda matrix: product(four, matrix)) < _seconds(lambda matrix: product(two, matrix))
+
+
+@torch.no_grad()
+def _seconds(way: Callable[[Tensor], Tensor]) -> float:
+    """The best of three rounds over matrices that no cache holds."""
+    matrices, found = torch.ones(TRACK), []
+    for _ in range(3):
         began = time.perf_counter()
         for matrix in matrices:
-            way(x, matrix)
-        return time.perf_counter() - began
-
-    return min(seconds(in_parts) for _ in range(3)) < min(seconds(F.linear) for _ in range(3))
+            way(matrix)
+        found.append(time.perf_counter() - began)
+    return min(found)

@@ -126,13 +126,15 @@ def test_a_coca_made_ready_for_few_rows_says_the_same(coca, pictures, ids, monke
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("rows", [1, 2, 4, 5])
-@pytest.mark.parametrize("parts", [1, 2, 3])
-def test_few_rows_times_a_matrix_is_the_product(rows, parts, monkeypatch):
-    """Whatever the number of threads, the order in memory and the shape in front."""
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("parts", [0, 1, 2, 3])
+def test_few_rows_times_a_matrix_is_the_product(rows, parts, padded, monkeypatch):
+    """Whatever the number of threads, the order in memory and the shape in front, and if some rows are padded."""
     monkeypatch.setattr(few_rows, "LARGE", 1)
-    monkeypatch.setattr(few_rows, "parts_are_faster", lambda: True)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: parts)
+    monkeypatch.setattr(few_rows, "parts_are_faster", lambda: parts > 0)
+    monkeypatch.setattr(few_rows, "padding_is_faster", lambda: padded)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: max(1, parts))
     x, weight, bias = torch.randn(rows, 1, 8), torch.randn(12, 8), torch.randn(12)
     for stored in (weight, weight.t().contiguous().t()):
         for b in (None, bias):
@@ -143,9 +145,10 @@ def test_few_rows_times_a_matrix_is_the_product(rows, parts, monkeypatch):
             assert torch.allclose(few_rows.linear(columns, stored, b), expected.flatten(0, 1), atol=1e-5)
 
 
-def test_the_race_has_a_winner_and_is_run_once():
-    assert few_rows.parts_are_faster() in (True, False)
-    assert few_rows.parts_are_faster.cache_info().currsize == 1
+def test_the_races_have_a_winner_and_are_run_once():
+    for race in (few_rows.parts_are_faster, few_rows.padding_is_faster):
+        assert race() in (True, False)
+        assert race.cache_info().currsize == 1
 
 
 def test_few_rows_have_gradients(monkeypatch):
