@@ -24,13 +24,23 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+NO_TOUR = "localStorage.setItem('caption-lab-tour', 'done')"  # somebody who has been here before
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Typist(Captioner):
     """Types a caption that says its guidance scale; slowly when the temperature is high."""
 
-    spec = Spec("typist", "Typist", "Types.", "https://example.org", ("image", "audio"), (GUIDANCE_SCALE, TEMPERATURE, SEED), "s = γ·c")
+    spec = Spec(
+        "typist",
+        "Typist",
+        "Types.",
+        "https://example.org",
+        ("image", "audio"),
+        (GUIDANCE_SCALE, TEMPERATURE, SEED),
+        formula="s = γ·c",
+        unguided={"guidance_scale": 1.0},
+    )
     runs = 0
 
     def decode(self, media, settings, live):
@@ -101,8 +111,8 @@ def visit(chromium, url):
 
     def open_page(query: str = "", width: int = 1440, height: int = 900, first: bool = False, **more):
         context = chromium.new_context(viewport={"width": width, "height": height}, accept_downloads=True, **more)
-        if not first:  # somebody who has been here before is shown no tour
-            context.add_init_script("localStorage.setItem('caption-lab-tour', 'done')")
+        if not first:
+            context.add_init_script(NO_TOUR)
         context.set_default_timeout(180_000)  # a busy machine may take its time
         contexts.append(context)
         page = context.new_page()

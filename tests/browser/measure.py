@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 import torch
-from conftest import CHROMIUM, FLAGS
+from conftest import CHROMIUM, FLAGS, NO_TOUR
 from playwright.sync_api import Page, sync_playwright
 
 from captioners import registry
@@ -130,6 +130,7 @@ def waiting(chromium) -> dict[str, dict[str, float]]:
     page = build(studio)
     _, url, _ = page.launch(prevent_thread_lock=True, quiet=True, **launch_options())
     view = chromium.new_page(viewport={"width": 1440, "height": 900})
+    view.add_init_script(NO_TOUR)
     began = time.perf_counter()
     view.goto(url, timeout=PATIENCE)
     view.wait_for_selector(".cl-token", timeout=PATIENCE)

@@ -3,7 +3,7 @@
 import sys
 from io import BytesIO
 
-from conftest import CHROMIUM, FLAGS
+from conftest import CHROMIUM, FLAGS, NO_TOUR
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -20,6 +20,7 @@ def main(out: str, width: str = "1440", height: str = "900") -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         view = browser.new_page(viewport={"width": int(width), "height": int(height)})
+        view.add_init_script(NO_TOUR)
         view.goto(url)
         for spec in registry.available():
             view.wait_for_selector(f"#cl-card-{spec.id} .cl-body[data-done=yes]", timeout=300_000)

@@ -3,18 +3,27 @@
 from captioners.ui.components import examples
 
 
-def test_a_sweep_is_drawn_and_downloaded(visit):
+def test_a_sweep_is_there_at_once_and_another_is_drawn_and_downloaded(visit):
     page = visit()
     page.get_by_role("tab", name="Sweep").click()
-    page.click("#cl-sweep-csv")
-    page.get_by_text("There is nothing to download yet").first.wait_for()
-    page.click("#cl-sweep")
-    page.get_by_text("Typist over Guidance scale γ").wait_for()
+    page.get_by_text("Typist over Guidance scale γ").wait_for()  # an example that nobody asked for
     with page.expect_download() as download:
         page.click("#cl-sweep-csv")
     lines = download.value.path().read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12
     assert "a picture at 5.0 of many" in lines[-1]
+    page.get_by_label("To", exact=True).fill("1")
+    page.click("#cl-sweep")
+    page.get_by_text("a picture at 0.7 of many").wait_for()
+
+
+def test_an_empty_batch_shows_an_example(visit):
+    page = visit()
+    page.get_by_role("tab", name="Batch").click()
+    page.get_by_text("An example, until there are files of yours").wait_for()
+    page.get_by_text("2 captions", exact=True).wait_for()
+    page.click("#cl-batch-csv")
+    page.get_by_text("There is nothing to download yet").first.wait_for()
 
 
 def test_a_batch_has_a_row_for_every_file_and_is_downloaded(visit, tmp_path):
