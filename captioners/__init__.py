@@ -23,8 +23,8 @@ __version__ = "0.2.0"
 _HOME = {
     "available": "registry", "load": "registry", "register": "registry", "Captioner": "captioner",
     "load_media": "media", "MediaError": "media", "Lab": "lab",
-    "CaptionLabError": "types", "Control": "types", "Explanation": "types", "Media": "types", "Result": "types", "Settings": "types",
-    "Spec": "types", "Step": "types", "TokenTrace": "types",
+    "CaptionLabError": "types", "Control": "types", "Explanation": "types", "Media": "types", "Result": "types",
+    "Settings": "types", "Spec": "types", "Step": "types", "TokenTrace": "types",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 
