@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from captioners.profiles.base import Profile, ProfileError
@@ -30,7 +32,7 @@ def profile(
     judges = Library(judged, device, announce)
     table = Table(library, name)
     captioner = CaptionerSeat(table)
-    seats = {
+    seats: dict[str, Any] = {
         "cfg": captioner,
         "classifier": Gpt2Seat(table),
         "mc-diffusion": MaskSeat(table, "mc-diffusion") if library.has("mc-diffusion") else EmbeddedSeat(table, "mc-diffusion"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from captioners.nets.encoders import square_pixels
 from captioners.profiles.hub.library import Library
@@ -24,11 +25,11 @@ class PictureCodes:
 
     def __init__(self, library: Library):
         self.library = library
-        self.net: nn.Module = library.get("codes", self._load)
+        self.net = library.get("codes", self._load)
         self.count: int = self.net.config.num_vq_embeddings
         self.known = Remembered()
 
-    def _load(self, path: Path, source: Source) -> nn.Module:
+    def _load(self, path: Path, source: Source) -> Any:
         from diffusers import VQModel
 
         return self.library.ready(VQModel.from_pretrained(path, torch_dtype=torch.float32))
@@ -36,11 +37,11 @@ class PictureCodes:
     @property
     def side(self) -> int:
         """Rows and columns of the grid."""
-        return self._pixels // 2 ** (len(self.net.config.block_out_channels) - 1)
+        return int(self._pixels // 2 ** (len(self.net.config.block_out_channels) - 1))
 
     @property
     def _pixels(self) -> int:
-        size = self.net.config.sample_size
+        size: int = self.net.config.sample_size
         return SIDE if size == 32 and self.net.config.num_vq_embeddings > 1024 else size  # 32 is what configurations say that never set it
 
     @torch.no_grad()
@@ -51,5 +52,5 @@ class PictureCodes:
     def _encode(self, media: list[Media]) -> Tensor:
         pixels = torch.stack([square_pixels(torch.from_numpy(m.data), self._pixels) for m in media])
         latents = self.net.encode(pixels.to(self.library.device) * 2 - 1).latents
-        _, _, (_, _, codes) = self.net.quantize(latents)
+        codes: Tensor = self.net.quantize(latents)[2][2]
         return codes.view(len(media), -1).long()

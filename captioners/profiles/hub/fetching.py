@@ -26,7 +26,7 @@ FORGET = 60.0  # seconds until a hub that could not be reached is asked again
 class Reach:
     """Whether the hub could be reached lately: its own library tries for 23 seconds, which must not happen for every model."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lost_until = 0.0
 
     def lose(self) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +26,8 @@ from captioners.profiles.store import file_hash
 from captioners.run_record import record_weights
 
 Announce = Callable[[str], None]
+Net = TypeVar("Net", bound=nn.Module)
+Loaded = TypeVar("Loaded")
 
 
 def tell(words: str) -> None:
@@ -58,14 +60,15 @@ class Library:
         """Whether a model is named for this role."""
         return role in self.sources
 
-    def get(self, role: str, load: Callable[[Path, Source], Any]) -> Any:
+    def get(self, role: str, load: Callable[[Path, Source], Loaded]) -> Loaded:
         """The role's model; `load` makes it of its folder once."""
         if role not in self.loaded:
             with self.locks[role]:
                 if role not in self.loaded:
                     self.loaded[role] = self._load(role, load)
         self.note(role)
-        return self.loaded[role]
+        loaded: Loaded = self.loaded[role]
+        return loaded
 
     def _load(self, role: str, load: Callable[[Path, Source], Any]) -> Any:
         source = self.sources[role]
@@ -93,7 +96,7 @@ class Library:
         """A run uses the role's model."""
         record_weights(role, self.names[role])
 
-    def ready(self, net: nn.Module) -> nn.Module:
+    def ready(self, net: Net) -> Net:
         """Frozen, in evaluation mode, on the device."""
         return net.eval().requires_grad_(False).to(self.device)
 

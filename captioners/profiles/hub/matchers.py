@@ -43,7 +43,7 @@ BATCH = 64
 class Remembered:
     """Vectors of media by their hash, the latest kept."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.known: OrderedDict[str, Tensor] = OrderedDict()
 
     def get(self, media: list[Media], make: Callable[[list[Media]], Tensor]) -> Tensor:
@@ -61,7 +61,7 @@ class Remembered:
 class Undrawn(TorchFunctionMode):
     """Weights that are about to be read are not drawn at random first, which takes longer than reading them."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func in (Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_):
             return args[0] if args else given["tensor"]
@@ -93,7 +93,9 @@ def pixels(transform: Any, media: list[Media], library: Library) -> Tensor:
 
 def processed(processor: Any, media: list[Media], library: Library) -> Tensor:
     """The same by an image processor of transformers."""
-    return processor([Image.fromarray(m.data) for m in media], return_tensors="pt")["pixel_values"].to(library.device, library.dtype)
+    inputs = processor([Image.fromarray(m.data) for m in media], return_tensors="pt")
+    values: Tensor = inputs["pixel_values"]
+    return values.to(library.device, library.dtype)
 
 
 class ClipMatcher:

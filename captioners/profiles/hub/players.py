@@ -5,7 +5,7 @@ A method for which nothing pretrained is there plays with the embedded weights, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from captioners.profiles import embedded
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.families import CaptionModel, load_captioner
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.library import Library, Net
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, Remembered, matcher
 from captioners.profiles.hub.texts import TransformersClassifier, language_model
 from captioners.profiles.hub.vocabularies import Gpt2Vocabulary, Vocabulary
@@ -47,7 +47,7 @@ class Table:
         self.matchers: dict[Modality, ClipMatcher | ClapMatcher] = {}
 
     @cached_property
-    def embedded(self) -> embedded.Players:
+    def embedded(self) -> Any:
         """The small models."""
         return embedded.profile(self.library.device).players
 
@@ -62,10 +62,13 @@ class Table:
 class Seat:
     """One method's place at the table."""
 
-    notes: tuple[str, ...] = ()  # what a card should tell
-
     def __init__(self, table: Table):
         self.table, self.library = table, table.library
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a card should tell."""
+        return ()
 
     @property
     def profile(self) -> str:
@@ -195,7 +198,12 @@ class EmbeddedSeat(Seat):
 
     def __init__(self, table: Table, part: str, note: str = NO_CHECKPOINT):
         super().__init__(table)
-        self.notes = (note.format(part),)  # that these are the small models
+        self._note = note.format(part)  # that these are the small models
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That these are the small models."""
+        return (self._note,)
 
     def ranker(self, kind: Modality) -> Any:
         """The embedded one, so that nothing need be fetched."""
@@ -230,7 +238,7 @@ class TrainedSeat(Seat):
 
     def start_token(self, kind: Modality) -> int:
         """The domain tag of picture captions."""
-        return self.tokenizer.start(kind)
+        return int(self.tokenizer.start(kind))
 
 
 class MaskSeat(TrainedSeat):
@@ -277,9 +285,11 @@ class PrefixSeat(TrainedSeat):
         self.prefix_denoiser()
 
 
-def _own_part(library: Library, path: Path, make: Any, config: Any) -> Any:
+def _own_part(library: Library, path: Path, make: Callable[[Any], Net], config: Any) -> Net:
     """A net of ours from a part's file, or from the folder that holds it."""
     file = path if path.is_file() else next(iter(sorted(path.glob("*.safetensors"))), path)
     if not file.is_file():
         raise ValueError("there are no weights in it.")
-    return library.ready(load_into(make(config(**read_config(file))), file))
+    net = make(config(**read_config(file)))
+    load_into(net, file)
+    return library.ready(net)

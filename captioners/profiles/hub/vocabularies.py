@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from captioners.contract import Tokenizer
 from captioners.text import EOS, UNFINISHED, clean
 
 
-class Vocabulary:
+class Vocabulary(Tokenizer):
     """What all have in common."""
 
     pad: int
@@ -63,11 +64,11 @@ class ClipVocabulary(Vocabulary):
         self.special_ids = (self.pad, self.bos, self.eos)
 
     def __len__(self) -> int:
-        return self.tokenizer.vocab_size
+        return int(self.tokenizer.vocab_size)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a caption, without start and end."""
-        return self.tokenizer.encode(clean(text))
+        return list(self.tokenizer.encode(clean(text)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, as people write it."""
@@ -78,13 +79,13 @@ class ClipVocabulary(Vocabulary):
         token_id = int(token_id)
         if token_id == self.eos:
             return EOS
-        text = self.tokenizer.decode([token_id])
+        text: str = self.tokenizer.decode([token_id])
         ended = before is None or before in self.special_ids or self.ends_word(before)
         return (" " if ended else "") + (text.removesuffix(" ") if self.ends_word(token_id) else text + UNFINISHED)
 
     def ends_word(self, token_id: int) -> bool:
         """Whether a word is over with this token."""
-        return self.tokenizer.decoder[int(token_id)].endswith("</w>")
+        return bool(self.tokenizer.decoder[int(token_id)].endswith("</w>"))
 
     def token_id(self, piece: str) -> int | None:
         """The inverse of `piece`."""
@@ -93,7 +94,8 @@ class ClipVocabulary(Vocabulary):
         text, mark = piece.removeprefix(" ").lower(), "</w>"
         if text.endswith(UNFINISHED):
             text, mark = text.removesuffix(UNFINISHED), ""
-        return self.tokenizer.encoder.get("".join(self.tokenizer.byte_encoder[b] for b in text.encode()) + mark)
+        known: dict[str, int] = self.tokenizer.encoder
+        return known.get("".join(self.tokenizer.byte_encoder[b] for b in text.encode()) + mark)
 
 
 class Gpt2Vocabulary(Vocabulary):
@@ -111,7 +113,7 @@ class Gpt2Vocabulary(Vocabulary):
 
     def raw(self, text: str) -> list[int]:
         """Token ids of exactly this text: a word that follows another begins with a space."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a caption that follows other text."""
@@ -162,7 +164,7 @@ class WordPieceVocabulary(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a caption, without start and end."""
-        return self.tokenizer(clean(text), add_special_tokens=False)["input_ids"]
+        return list(self.tokenizer(clean(text), add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids."""
@@ -179,4 +181,5 @@ class WordPieceVocabulary(Vocabulary):
         """The inverse of `piece`."""
         if piece == EOS:
             return self.eos
-        return self.tokenizer.get_vocab().get(piece[1:] if piece.startswith(" ") else f"##{piece}")
+        known: dict[str, int] = self.tokenizer.get_vocab()
+        return known.get(piece[1:] if piece.startswith(" ") else f"##{piece}")

@@ -67,4 +67,4 @@ def model_type(path: Path, source: Source) -> str:
     config = path / "config.json"
     if (path / "open_clip_config.json").is_file() or source.family == "open_clip" or not config.is_file():
         return "open_clip"
-    return json.loads(config.read_text(encoding="utf-8")).get("model_type", "")
+    return str(json.loads(config.read_text(encoding="utf-8")).get("model_type", ""))

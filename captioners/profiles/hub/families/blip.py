@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+from captioners.types import Media
 
 
 @family("blip")
@@ -22,8 +25,9 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     model = library.ready(BlipForConditionalGeneration.from_pretrained(path, dtype=library.dtype))
     seen, processor, text = model.vision_model, BlipImageProcessor.from_pretrained(path), model.config.text_config
 
-    def grids(media):
-        return seen(processed(processor, media, library)).last_hidden_state
+    def grids(media: list[Media]) -> Tensor:
+        cells: Tensor = seen(processed(processor, media, library)).last_hidden_state
+        return cells
 
     null, words = null_cells("image", path, source, grids)
     vocabulary = WordPieceVocabulary(AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size)

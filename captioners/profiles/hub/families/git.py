@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+from captioners.types import Media
 
 
 @family("git")
@@ -21,8 +24,9 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     model = library.ready(GitForCausalLM.from_pretrained(path, dtype=library.dtype))
     seen, project, processor = model.git.image_encoder, model.git.visual_projection, CLIPImageProcessor.from_pretrained(path)
 
-    def grids(media):
-        return project(seen(processed(processor, media, library)).last_hidden_state)
+    def grids(media: list[Media]) -> Tensor:
+        cells: Tensor = project(seen(processed(processor, media, library)).last_hidden_state)
+        return cells
 
     tokenizer = AutoTokenizer.from_pretrained(path)
     vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)

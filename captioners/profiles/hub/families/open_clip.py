@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from captioners.nets.coca import CocaDecoder
 from captioners.nets.refit import for_few_rows
 from captioners.profiles.hub.blank import null_cells
@@ -12,6 +14,7 @@ from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import load_open_clip, pixels
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import ClipVocabulary
+from captioners.types import Media
 
 
 @family("open_clip")
@@ -25,8 +28,9 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     if library.device == "cpu":
         for_few_rows(coca)
 
-    def grids(media):
-        return coca.visual(pixels(transform, media, library))[1]
+    def grids(media: list[Media]) -> Tensor:
+        cells: Tensor = coca.visual(pixels(transform, media, library))[1]
+        return cells
 
     null, words = null_cells("image", path, source, grids)
     decoder = library.ready(CocaDecoder(coca, null))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import ByteVocabulary
+from captioners.types import Media
 
 
 @family("vision-encoder-decoder")
@@ -25,9 +28,10 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     seen, processor = model.encoder, ViTImageProcessor.from_pretrained(path)
     project = getattr(model, "enc_to_dec_proj", None)
 
-    def grids(media):
+    def grids(media: list[Media]) -> Tensor:
         cells = seen(processed(processor, media, library)).last_hidden_state
-        return cells if project is None else project(cells)
+        cells: Tensor = cells if project is None else project(cells)
+        return cells
 
     null, words = null_cells("image", path, source, grids)
     tokenizer, config = AutoTokenizer.from_pretrained(path), model.config

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import torch
 import torchaudio.functional as AF
+from torch import Tensor
 
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import ByteVocabulary
+from captioners.types import Media
 
 STYLE = "clotho > caption: "  # of the published ones: Clotho's captions, in a sentence
 
@@ -26,13 +28,15 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     model = library.ready(WhisperForConditionalGeneration.from_pretrained(path, dtype=library.dtype))
     heard, features, tokenizer = model.model.encoder, WhisperFeatureExtractor.from_pretrained(path), AutoTokenizer.from_pretrained(path)
 
-    def grids(media):
+    def grids(media: list[Media]) -> Tensor:
         sounds = [AF.resample(torch.from_numpy(m.data), m.rate, features.sampling_rate).numpy() for m in media]
         inputs = features(sounds, sampling_rate=features.sampling_rate, return_tensors="pt")["input_features"]
-        return heard(inputs.to(library.device, library.dtype)).last_hidden_state
+        cells: Tensor = heard(inputs.to(library.device, library.dtype)).last_hidden_state
+        return cells
 
     opening = [i for i in tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]) if i]
-    *opening, start = [*opening, *tokenizer(STYLE, add_special_tokens=False)["input_ids"]]
+    style: list[int] = tokenizer(STYLE, add_special_tokens=False)["input_ids"]
+    *opening, start = [*opening, *style]
     null, words = null_cells("audio", path, source, grids)
     vocabulary = ByteVocabulary(tokenizer, start, model.config.eos_token_id, model.config.vocab_size)
     return CaptionModel("audio", vocabulary, grids, library.ready(whisper_decoder(model, null, opening)), words)
