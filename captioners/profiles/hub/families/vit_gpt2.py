@@ -30,8 +30,8 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
 
     def grids(media: list[Media]) -> Tensor:
         cells = seen(processed(processor, media, library)).last_hidden_state
-        cells: Tensor = cells if project is None else project(cells)
-        return cells
+        projected: Tensor = cells if project is None else project(cells)
+        return projected
 
     null, words = null_cells("image", path, source, grids)
     tokenizer, config = AutoTokenizer.from_pretrained(path), model.config

@@ -36,7 +36,7 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
 
     opening = [i for i in tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]) if i]
     style: list[int] = tokenizer(STYLE, add_special_tokens=False)["input_ids"]
-    *opening, start = [*opening, *style]
+    opening, start = [*opening, *style[:-1]], style[-1]
     null, words = null_cells("audio", path, source, grids)
     vocabulary = ByteVocabulary(tokenizer, start, model.config.eos_token_id, model.config.vocab_size)
     return CaptionModel("audio", vocabulary, grids, library.ready(whisper_decoder(model, null, opening)), words)
