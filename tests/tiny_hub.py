@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from captioners.profiles.base import Profile, load_profile
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 
 SENTENCES = [
     "a dog runs through the grass",
@@ -190,7 +190,7 @@ def save_all(folder: Path) -> Path:
     return folder / "models.toml"
 
 
-class HalfLibrary(Library):
+class HalfLibrary(ModelLoader):
     """Holds models as on a GPU, but here."""
 
     dtype = torch.float16
@@ -199,5 +199,5 @@ class HalfLibrary(Library):
 def load_half(models: Path, *checkpoints: Path) -> Profile:
     """The hub profile in half precision on the CPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("captioners.profiles.hub.Library", HalfLibrary)
+        patch.setattr("captioners.profiles.hub.ModelLoader", HalfLibrary)
         return load_profile("hub", "cpu", str(models), [str(c) for c in checkpoints])

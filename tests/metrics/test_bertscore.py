@@ -5,7 +5,7 @@ from tiny_hub import save_bert
 
 from captioners.metrics.base import Rows, measure
 from captioners.profiles.base import ProfileError
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.texts import BertTexts
 
@@ -19,7 +19,9 @@ def folder(tmp_path_factory):
 
 
 def judge(folder, layer: int = 1) -> BertTexts:
-    return BertTexts(Library({"text-judge": Source(str(folder), family="transformers", layer=layer)}, "cpu", announce=lambda words: None))
+    return BertTexts(
+        ModelLoader({"text-judge": Source(str(folder), family="transformers", layer=layer)}, "cpu", announce=lambda words: None)
+    )
 
 
 @pytest.mark.parametrize("layer", [1, 2])

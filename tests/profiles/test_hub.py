@@ -17,8 +17,8 @@ from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import matchers
 from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.fetching import fetch
-from captioners.profiles.hub.library import Library
-from captioners.profiles.hub.matchers import Undrawn, load_open_clip
+from captioners.profiles.hub.matchers import SkipWeightInit, load_open_clip
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
 from captioners.profiles.hub.vocabularies import ClipVocabulary, as_written
 from captioners.run_record import RunRecord
@@ -79,18 +79,18 @@ def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, pictu
 
 
 def test_codes_are_the_same_in_half_precision(hub, half_hub, picture):
-    whole, half = (PictureCodes(p.players.library)([picture])[0] for p in (hub, half_hub))
+    whole, half = (PictureCodes(p.players.loader)([picture])[0] for p in (hub, half_hub))
     assert torch.equal(whole, half)
 
 
 def test_open_clip_weights_are_read_whole_and_never_drawn(models):
     folder = models.parent / "captioner"
-    model, _ = load_open_clip(folder, Source(str(folder), family="open_clip"), Library({}, "cpu"))
+    model, _ = load_open_clip(folder, Source(str(folder), family="open_clip"), ModelLoader({}, "cpu"))
     saved = load_file(folder / "open_clip_model.safetensors")
     assert saved.keys() == model.state_dict().keys()
     assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
     state = torch.random.get_rng_state()
-    with Undrawn():
+    with SkipWeightInit():
         torch.nn.Linear(4, 4), torch.nn.MultiheadAttention(4, 2), torch.nn.Embedding(4, 4), torch.nn.Conv2d(1, 1, 1)
     assert torch.equal(torch.random.get_rng_state(), state)  # drawing would have moved it
 
@@ -234,10 +234,10 @@ def test_guided_by_gpt2_rows_do_not_disturb_each_other(coca, draw):
 
 def test_nothing_is_loaded_before_it_is_used_and_sizes_are_told_first(models):
     said = []
-    library = Library(choose(models), "cpu", said.append)
-    assert not library.loaded
-    library.get("image-ranker", lambda path, source: len(said))
-    assert library.loaded["image-ranker"] == 1
+    loader = ModelLoader(choose(models), "cpu", said.append)
+    assert not loader.loaded
+    loader.get("image-ranker", lambda path, source: len(said))
+    assert loader.loaded["image-ranker"] == 1
     assert "as image-ranker: " in said[0]
     assert "MB of weights" in said[0]
 
@@ -248,8 +248,8 @@ def test_what_is_being_loaded_is_told_to_the_page(models):
 
     studio = Studio(lambda: Lab("hub", "cpu", str(models)))
     assert studio.status() == ""
-    library, seen = studio.lab.profile.players.library, []
-    library.get("image-ranker", lambda path, source: seen.append(loading_html(studio.status())))
+    loader, seen = studio.lab.profile.players.loader, []
+    loader.get("image-ranker", lambda path, source: seen.append(loading_html(studio.status())))
     assert "Loading" in seen[0]
     assert "as image-ranker" in seen[0]
     assert studio.status() == ""
@@ -329,9 +329,9 @@ def test_the_tables_parameters_are_those_of_the_configurations():
 def test_offline_the_missing_model_is_named_and_how_to_get_it(role, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    library = Library(choose(), "cpu", lambda words: None)
+    loader = ModelLoader(choose(), "cpu", lambda words: None)
     with pytest.raises(ProfileError) as error:
-        library.get(role, lambda path, source: None)
+        loader.get(role, lambda path, source: None)
     source = ROLES[role][0]
     for part in (source.id, f"hf download {source.id} --revision {source.revision}", "--models FILE", "--profile embedded"):
         assert part in str(error.value)
@@ -345,7 +345,7 @@ def test_too_little_memory_offers_a_smaller_choice(error, tmp_path):
         raise error
 
     with pytest.raises(ProfileError, match=r"not enough memory .* the smaller laion/mscoco_finetuned_CoCa-ViT-B-32"):
-        Library({"captioner": source}, "cpu", lambda words: None).get("captioner", load)
+        ModelLoader({"captioner": source}, "cpu", lambda words: None).get("captioner", load)
 
 
 def test_a_folder_with_another_model_is_refused_in_a_sentence(tmp_path):

@@ -17,8 +17,8 @@ from captioners.lab import Lab
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import fetching
 from captioners.profiles.hub.fetching import Reach, download_command, fetch
-from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import load_open_clip
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import ROLES, Source, choose
 from captioners.profiles.hub.weights import damage
 from captioners.types import CaptionLabError
@@ -54,7 +54,7 @@ def told(source: Source = SOURCE, role: str = "image-ranker") -> str:
 def test_only_what_is_needed_is_fetched_and_then_it_is_there_without_the_hub(hub):
     folder = fetch("image-ranker", SOURCE)
     assert {p.name for p in folder.iterdir()} == {"open_clip_config.json", "open_clip_model.safetensors"}
-    model, _ = load_open_clip(folder, SOURCE, Library({}, "cpu"))
+    model, _ = load_open_clip(folder, SOURCE, ModelLoader({}, "cpu"))
     assert torch.equal(model.visual.proj, tiny_clip(0).visual.proj)
     hub.mode = "out of order"
     assert fetch("image-ranker", SOURCE) == folder
@@ -151,19 +151,19 @@ def test_a_broken_weights_file_is_named_with_its_remedy(tmp_path, breakage, form
     assert damage(file) == ""
     spoil, says = BREAKAGES[breakage]
     file.write_bytes(spoil(file.read_bytes()))
-    library = Library({"language-model": Source(str(tmp_path / "model"), family="transformers")}, "cpu", lambda words: None)
+    loader = ModelLoader({"language-model": Source(str(tmp_path / "model"), family="transformers")}, "cpu", lambda words: None)
     with pytest.raises(ProfileError, match=says) as error:
-        library.get("language-model", lambda path, source: pytest.fail("it was read"))
+        loader.get("language-model", lambda path, source: pytest.fail("it was read"))
     assert str(file) in str(error.value)
     assert ("git lfs pull" if breakage == "pointer" else "copy it again") in str(error.value)
-    assert library.status == ""
+    assert loader.status == ""
 
 
 def test_a_broken_download_is_fetched_again_by_the_command_that_is_advised(hub):
     folder = fetch("image-ranker", SOURCE)
     (folder / "open_clip_model.safetensors").resolve().write_bytes(b"")
     with pytest.raises(ProfileError, match=r"is empty: run `hf download someone/model .*--force-download`"):
-        Library({"image-ranker": SOURCE}, "cpu", lambda words: None).get("image-ranker", lambda path, source: None)
+        ModelLoader({"image-ranker": SOURCE}, "cpu", lambda words: None).get("image-ranker", lambda path, source: None)
 
 
 @pytest.mark.parametrize(("judge", "left_out"), [("image-judge", "clipscore"), ("fluency-judge", "perplexity")])
@@ -196,7 +196,7 @@ def test_damage_that_only_reading_finds_is_a_sentence_too(tmp_path):
 def test_whoever_needs_another_model_does_not_wait(tmp_path):
     """One role takes its time; another one is had meanwhile, and both are told of."""
     models = save_all(tmp_path / "models")
-    library = Library(choose(models), "cpu", lambda words: None)
+    loader = ModelLoader(choose(models), "cpu", lambda words: None)
     began, go_on = Event(), Event()
 
     def slow(path, source):
@@ -204,14 +204,14 @@ def test_whoever_needs_another_model_does_not_wait(tmp_path):
         assert go_on.wait(10)
         return "slow"
 
-    thread = Thread(target=library.get, args=("language-model", slow))
+    thread = Thread(target=loader.get, args=("language-model", slow))
     thread.start()
     assert began.wait(10)
     seen = []
-    assert library.get("image-ranker", lambda path, source: seen.append(library.status) or "fast") == "fast"
+    assert loader.get("image-ranker", lambda path, source: seen.append(loader.status) or "fast") == "fast"
     assert "as language-model" in seen[0]
     assert "as image-ranker" in seen[0]
     go_on.set()
     thread.join()
-    assert library.get("language-model", slow) == "slow"
-    assert library.status == ""
+    assert loader.get("language-model", slow) == "slow"
+    assert loader.status == ""

@@ -16,8 +16,8 @@ from captioners.captioner import Captioner
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, Shelf
 from captioners.profiles.hub.judges import HubJudges
-from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.texts import Gpt2Fluency
 from captioners.profiles.store import MissingPart
 
@@ -28,7 +28,7 @@ def is_judge(thing: object, modules: set[int]) -> bool:
     """A judge, a module that one of them uses, or a shelf that holds a judge's part."""
     if id(thing) in modules or isinstance(thing, EmbeddedJudges | EmbeddedFluency | HubJudges | Gpt2Fluency):
         return True
-    if isinstance(thing, Library):
+    if isinstance(thing, ModelLoader):
         return any("judge" in role for role in (*thing.sources, *thing.loaded))
     if isinstance(thing, ClipMatcher | ClapMatcher):
         return "judge" in thing.name

@@ -94,7 +94,7 @@ def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, small, ca
 def test_distilbert_becomes_a_classifier(data, models, tmp_path, small, capsys):
     assert 0 <= train("audibility", data, models, tmp_path, capsys)["accuracy"] <= 1
     players = load_profile("hub", "cpu", str(models), (str(tmp_path / "audibility"),)).players_for("classifier")
-    assert str(tmp_path) in players.library.sources["audibility"].id
+    assert str(tmp_path) in players.loader.sources["audibility"].id
     said = players.classifier("audio").probability(["a car horn sounds", "a dog"])
     assert said.shape == (2,)
     assert ((said > 0) & (said < 1)).all()

@@ -8,8 +8,15 @@ import torch
 
 from captioners.profiles.base import Profile, ProfileError
 from captioners.profiles.hub.judges import HubJudges
-from captioners.profiles.hub.library import Announce, Library, tell
-from captioners.profiles.hub.players import CaptionerSeat, EmbeddedSeat, Gpt2Seat, MaskSeat, PrefixSeat, Table
+from captioners.profiles.hub.method_models import (
+    CaptionerFamilyModels,
+    FallbackModels,
+    Gpt2Models,
+    MaskCheckpointModels,
+    PrefixCheckpointModels,
+    SharedModels,
+)
+from captioners.profiles.hub.model_loader import Announce, ModelLoader, tell
 from captioners.profiles.hub.roles import Source, choose
 
 PICTURES = ("captioner", "language-model", "image-ranker", "image-judge", "fluency-judge")  # what captions of pictures may need
@@ -25,26 +32,24 @@ def promise(sources: dict[str, Source]) -> str:
 def profile(
     device: str, models: str | None = None, checkpoints: tuple[str, ...] = (), announce: Announce = tell, name: str = "hub"
 ) -> Profile:
-    """Players and judges in libraries of their own: they share no model. Nothing is fetched or read before it is used."""
+    """The methods' models and the judges have loaders of their own and share no model. Nothing is fetched before it is used."""
     sources = choose(models, checkpoints, name)
     judged = {role: source for role, source in sources.items() if role.endswith("-judge")}
-    library = Library({role: source for role, source in sources.items() if role not in judged}, device, announce)
-    judges = Library(judged, device, announce)
-    table = Table(library, name)
-    captioner = CaptionerSeat(table)
+    loader = ModelLoader({role: source for role, source in sources.items() if role not in judged}, device, announce)
+    judges = ModelLoader(judged, device, announce)
+    shared = SharedModels(loader, name)
+    captioner = CaptionerFamilyModels(shared)
     seats: dict[str, Any] = {
         "cfg": captioner,
-        "classifier": Gpt2Seat(table),
-        "mc-diffusion": MaskSeat(table, "mc-diffusion") if library.has("mc-diffusion") else EmbeddedSeat(table, "mc-diffusion"),
-        "prefix-diffusion": PrefixSeat(table, "prefix-diffusion")
-        if library.has("prefix-diffusion")
-        else EmbeddedSeat(table, "prefix-diffusion"),
+        "classifier": Gpt2Models(shared),
+        "mc-diffusion": (MaskCheckpointModels if loader.has("mc-diffusion") else FallbackModels)(shared, "mc-diffusion"),
+        "prefix-diffusion": (PrefixCheckpointModels if loader.has("prefix-diffusion") else FallbackModels)(shared, "prefix-diffusion"),
     }
 
     def load() -> None:
-        for seat in seats.values():
+        for models_of_method in seats.values():
             try:
-                seat.load()
+                models_of_method.load()
             except ProfileError as error:  # its method's card says so too; the others are read all the same
                 announce(str(error))
 
@@ -53,4 +58,4 @@ def profile(
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in full precision
     slow = () if device.startswith("cuda") else ("classifier",)
-    return Profile(name, captioner, HubJudges(judges), seats, lambda: library.status or judges.status, load, slow)
+    return Profile(name, captioner, HubJudges(judges), seats, lambda: loader.status or judges.status, load, slow)

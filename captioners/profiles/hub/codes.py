@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from captioners.nets.encoders import square_pixels
-from captioners.profiles.hub.library import Library
-from captioners.profiles.hub.matchers import Remembered
+from captioners.profiles.hub.matchers import MediaCache
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.types import Media
 
@@ -23,16 +23,16 @@ class PictureCodes:
     In full precision on every device: a code is the nearest of thousands, and a method trained on these codes should see no others.
     """
 
-    def __init__(self, library: Library):
-        self.library = library
-        self.net = library.get("codes", self._load)
+    def __init__(self, loader: ModelLoader):
+        self.loader = loader
+        self.net = loader.get("codes", self._load)
         self.count: int = self.net.config.num_vq_embeddings
-        self.known = Remembered()
+        self.known = MediaCache()
 
     def _load(self, path: Path, source: Source) -> Any:
         from diffusers import VQModel
 
-        return self.library.ready(VQModel.from_pretrained(path, torch_dtype=torch.float32))
+        return self.loader.ready(VQModel.from_pretrained(path, torch_dtype=torch.float32))
 
     @property
     def side(self) -> int:
@@ -51,6 +51,6 @@ class PictureCodes:
 
     def _encode(self, media: list[Media]) -> Tensor:
         pixels = torch.stack([square_pixels(torch.from_numpy(m.data), self._pixels) for m in media])
-        latents = self.net.encode(pixels.to(self.library.device) * 2 - 1).latents
+        latents = self.net.encode(pixels.to(self.loader.device) * 2 - 1).latents
         codes: Tensor = self.net.quantize(latents)[2][2]
         return codes.view(len(media), -1).long()

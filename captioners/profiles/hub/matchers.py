@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from captioners.contract import Calibration
 from captioners.media import load_media
 from captioners.nets.clip_text import embed_text
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
@@ -36,11 +36,11 @@ SCALE = 2.5  # of CLIPScore
 NEAREST = 0.05  # a smaller distance between right and wrong captions is no scale
 
 CLIP_PROMPT = "A photo depicts "  # CLIPScore's own (arXiv 2104.08718)
-REMEMBERED = 1024
+CACHED_MEDIA = 1024
 BATCH = 64
 
 
-class Remembered:
+class MediaCache:
     """Vectors of media by their hash, the latest kept."""
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class Remembered:
             some = new[start : start + BATCH]
             self.known.update(zip((m.hash for m in some), make(some), strict=True))
         found = torch.stack([self.known[m.hash] for m in media])
-        while len(self.known) > REMEMBERED:
+        while len(self.known) > CACHED_MEDIA:
             self.known.popitem(last=False)
         return found
 
 
-class Undrawn(TorchFunctionMode):
+class SkipWeightInit(TorchFunctionMode):
     """Weights that are about to be read are not drawn at random first, which takes longer than reading them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -68,34 +68,34 @@ class Undrawn(TorchFunctionMode):
         return func(*args, **given)
 
 
-def load_open_clip(path: Path, source: Source, library: Library) -> tuple[Any, Any]:
+def load_open_clip(path: Path, source: Source, loader: ModelLoader) -> tuple[Any, Any]:
     """A model of open_clip and its picture transform, from a folder with its configuration or with weights of a known architecture."""
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
     # its own "fp16" halves some of a CoCa's weights and leaves others whole, on which it then fails
-    precision = "pure_fp16" if library.dtype == torch.float16 else "fp32"
+    precision = "pure_fp16" if loader.dtype == torch.float16 else "fp32"
     name, pretrained = f"local-dir:{path}", None
     if not (path / "open_clip_config.json").is_file():
         files = [f for kind in ("*.safetensors", "*.bin", "*.pt") for f in sorted(path.glob(kind))]
         if not files:
             raise ValueError("the folder holds no weights.")
         name, pretrained = source.architecture, str(files[0])
-    with Undrawn():
+    with SkipWeightInit():
         model = open_clip.create_model(name, pretrained=pretrained, precision=precision, require_pretrained=True)
-    return library.ready(model), image_transform_v2(PreprocessCfg(**model.visual.preprocess_cfg), is_train=False)
+    return loader.ready(model), image_transform_v2(PreprocessCfg(**model.visual.preprocess_cfg), is_train=False)
 
 
-def pixels(transform: Any, media: list[Media], library: Library) -> Tensor:
+def pixels(transform: Any, media: list[Media], loader: ModelLoader) -> Tensor:
     """(n, 3, side, side), as a model's own transform makes them."""
-    return torch.stack([transform(Image.fromarray(m.data)) for m in media]).to(library.device, library.dtype)
+    return torch.stack([transform(Image.fromarray(m.data)) for m in media]).to(loader.device, loader.dtype)
 
 
-def processed(processor: Any, media: list[Media], library: Library) -> Tensor:
+def processed(processor: Any, media: list[Media], loader: ModelLoader) -> Tensor:
     """The same by an image processor of transformers."""
     inputs = processor([Image.fromarray(m.data) for m in media], return_tensors="pt")
     values: Tensor = inputs["pixel_values"]
-    return values.to(library.device, library.dtype)
+    return values.to(loader.device, loader.dtype)
 
 
 class ClipMatcher:
@@ -104,26 +104,26 @@ class ClipMatcher:
     calibration = None
     prompt = CLIP_PROMPT
 
-    def __init__(self, role: str, library: Library):
+    def __init__(self, role: str, loader: ModelLoader):
         from open_clip.tokenizer import SimpleTokenizer
 
-        self.library = library
-        self.net, self.transform = library.get(role, lambda path, source: load_open_clip(path, source, library))
-        self.name = f"CLIP {library.names[role]}"
+        self.loader = loader
+        self.net, self.transform = loader.get(role, lambda path, source: load_open_clip(path, source, loader))
+        self.name = f"CLIP {loader.names[role]}"
         self.tokenizer = SimpleTokenizer(context_length=self.net.context_length)
-        self.pictures = Remembered()
+        self.pictures = MediaCache()
 
     @torch.no_grad()
     def embed_media(self, media: list[Media]) -> Tensor:
         """(n, d), unit length."""
         return self.pictures.get(
-            media, lambda some: self.net.encode_image(pixels(self.transform, some, self.library), normalize=True).float()
+            media, lambda some: self.net.encode_image(pixels(self.transform, some, self.loader), normalize=True).float()
         )
 
     @torch.no_grad()
     def embed_text(self, texts: list[str]) -> Tensor:
         """(n, d), unit length."""
-        ids = self.tokenizer(texts).to(self.library.device)
+        ids = self.tokenizer(texts).to(self.loader.device)
         return torch.cat([embed_text(self.net, some).float() for some in ids.split(4 * BATCH)])
 
 
@@ -132,16 +132,16 @@ class ClapMatcher:
 
     prompt = ""
 
-    def __init__(self, role: str, library: Library):
-        self.library, self.role = library, role
-        self.net, self.processor = library.get(role, self._load)
-        self.name = f"CLAP {library.names[role]}"
-        self.sounds = Remembered()
+    def __init__(self, role: str, loader: ModelLoader):
+        self.loader, self.role = loader, role
+        self.net, self.processor = loader.get(role, self._load)
+        self.name = f"CLAP {loader.names[role]}"
+        self.sounds = MediaCache()
 
     def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
         from transformers import ClapModel, ClapProcessor
 
-        return self.library.ready(ClapModel.from_pretrained(path, dtype=self.library.dtype)), ClapProcessor.from_pretrained(path)
+        return self.loader.ready(ClapModel.from_pretrained(path, dtype=self.loader.dtype)), ClapProcessor.from_pretrained(path)
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -165,7 +165,7 @@ class ClapMatcher:
         samples = AF.resample(torch.from_numpy(data), rate, features.sampling_rate)
         windows = [w.numpy() for w in samples.split(features.nb_max_samples) if len(w) >= features.sampling_rate or len(w) == len(samples)]
         inputs = features(windows, sampling_rate=features.sampling_rate, return_tensors="pt")
-        device, dtype = self.library.device, self.library.dtype
+        device, dtype = self.loader.device, self.loader.dtype
         kept = {k: v.to(device, dtype) if v.is_floating_point() else v.to(device) for k, v in inputs.items()}
         vectors = F.normalize(_vector(self.net.get_audio_features(**kept)), dim=-1)
         return F.normalize(vectors.mean(0), dim=-1)
@@ -176,7 +176,7 @@ class ClapMatcher:
         found = []
         for start in range(0, len(texts), 4 * BATCH):
             inputs = self.processor.tokenizer(texts[start : start + 4 * BATCH], padding=True, truncation=True, return_tensors="pt")
-            inputs = {k: v.to(self.library.device) for k, v in inputs.items() if k in ("input_ids", "attention_mask")}
+            inputs = {k: v.to(self.loader.device) for k, v in inputs.items() if k in ("input_ids", "attention_mask")}
             found.append(F.normalize(_vector(self.net.get_text_features(**inputs)), dim=-1))
         return torch.cat(found)
 
@@ -186,6 +186,6 @@ def _vector(features: Any) -> Tensor:
     return (features if isinstance(features, Tensor) else features.pooler_output).float()
 
 
-def matcher(kind: Modality, role: str, library: Library) -> ClipMatcher | ClapMatcher:
+def matcher(kind: Modality, role: str, loader: ModelLoader) -> ClipMatcher | ClapMatcher:
     """The matcher of a kind of media in one of its roles."""
-    return (ClipMatcher if kind == "image" else ClapMatcher)(f"{kind}-{role}", library)
+    return (ClipMatcher if kind == "image" else ClapMatcher)(f"{kind}-{role}", loader)

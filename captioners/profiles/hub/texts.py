@@ -15,7 +15,7 @@ from captioners.nets.gpt2 import Gpt2
 from captioners.nets.language_model import sequence_log_likelihood
 from captioners.nets.refit import for_few_rows
 from captioners.profiles.base import ProfileError
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import Gpt2Vocabulary
 from captioners.text import clean
@@ -24,18 +24,18 @@ from captioners.types import Modality
 BATCH = 64
 
 
-def language_model(role: str, library: Library) -> tuple[Gpt2, Gpt2Vocabulary]:
+def language_model(role: str, loader: ModelLoader) -> tuple[Gpt2, Gpt2Vocabulary]:
     """In full precision on every device: method 2 walks down its cache's gradient."""
 
     def load(path: Path, source: Source) -> tuple[Gpt2, Gpt2Vocabulary]:
         from transformers import GPT2LMHeadModel, GPT2TokenizerFast
 
         net = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32)
-        if library.device == "cpu":
+        if loader.device == "cpu":
             net = for_few_rows(net)
-        return library.ready(Gpt2(net)), Gpt2Vocabulary(GPT2TokenizerFast.from_pretrained(path))
+        return loader.ready(Gpt2(net)), Gpt2Vocabulary(GPT2TokenizerFast.from_pretrained(path))
 
-    return library.get(role, load)
+    return loader.get(role, load)
 
 
 class Gpt2Fluency:
@@ -43,10 +43,10 @@ class Gpt2Fluency:
 
     human: Mapping[Modality, float] = MappingProxyType({})  # nobody has measured people's captions under it
 
-    def __init__(self, library: Library):
-        self.net, self.tokenizer = language_model("fluency-judge", library)
-        self.name = f"GPT-2 {library.names['fluency-judge']}"
-        self.device = library.device
+    def __init__(self, loader: ModelLoader):
+        self.net, self.tokenizer = language_model("fluency-judge", loader)
+        self.name = f"GPT-2 {loader.names['fluency-judge']}"
+        self.device = loader.device
 
     @torch.no_grad()
     def log_likelihood(self, texts: list[str]) -> list[float]:
@@ -66,16 +66,16 @@ class Gpt2Fluency:
 class TransformersClassifier:
     """A sequence classifier with one or two outputs; the last one is "yes"."""
 
-    def __init__(self, role: str, library: Library):
-        self.library = library
-        self.net, self.tokenizer = library.get(role, self._load)
-        self.name = f"DistilBERT {library.names[role]}"
+    def __init__(self, role: str, loader: ModelLoader):
+        self.loader = loader
+        self.net, self.tokenizer = loader.get(role, self._load)
+        self.name = f"DistilBERT {loader.names[role]}"
 
     def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        net = AutoModelForSequenceClassification.from_pretrained(path, dtype=self.library.dtype)
-        return self.library.ready(net), AutoTokenizer.from_pretrained(path)
+        net = AutoModelForSequenceClassification.from_pretrained(path, dtype=self.loader.dtype)
+        return self.loader.ready(net), AutoTokenizer.from_pretrained(path)
 
     @torch.no_grad()
     def probability(self, texts: list[str]) -> Tensor:
@@ -83,7 +83,7 @@ class TransformersClassifier:
         found = []
         for start in range(0, len(texts), 2 * BATCH):
             some = texts[start : start + 2 * BATCH]
-            inputs = self.tokenizer(some, padding=True, truncation=True, return_tensors="pt").to(self.library.device)
+            inputs = self.tokenizer(some, padding=True, truncation=True, return_tensors="pt").to(self.loader.device)
             logits = self.net(**inputs).logits.float()
             found.append(logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(-1)[:, -1])
         return torch.cat(found)
@@ -92,20 +92,20 @@ class TransformersClassifier:
 class BertTexts:
     """A BERT or RoBERTa behind the `TextJudge` protocol: the hidden layer that agrees best with people, as its source says."""
 
-    def __init__(self, library: Library) -> None:
-        self.library, self.layer = library, library.sources["text-judge"].layer
-        self.net, self.tokenizer = library.get("text-judge", self._load)
+    def __init__(self, loader: ModelLoader) -> None:
+        self.loader, self.layer = loader, loader.sources["text-judge"].layer
+        self.net, self.tokenizer = loader.get("text-judge", self._load)
         depth = self.net.config.num_hidden_layers
         if self.layer > depth:
             raise ProfileError(f"The text-judge has {depth} layers, not {self.layer}: name another layer with --models FILE.")
         self.layer = self.layer or depth
-        self.name = f"BERTScore {library.names['text-judge']}, layer {self.layer}"
+        self.name = f"BERTScore {loader.names['text-judge']}, layer {self.layer}"
 
     def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
         from transformers import AutoModel, AutoTokenizer
 
-        net = AutoModel.from_pretrained(path, dtype=self.library.dtype)
-        return self.library.ready(net), AutoTokenizer.from_pretrained(path)
+        net = AutoModel.from_pretrained(path, dtype=self.loader.dtype)
+        return self.loader.ready(net), AutoTokenizer.from_pretrained(path)
 
     @torch.no_grad()
     def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:
@@ -120,7 +120,7 @@ class BertTexts:
             some = order[start : start + BATCH]
             rows = self.tokenizer(
                 [sentences[i] for i in some], padding=True, truncation=True, return_tensors="pt", return_special_tokens_mask=True
-            ).to(self.library.device)
+            ).to(self.loader.device)
             special = rows.pop("special_tokens_mask").bool()
             hidden = self.net(**rows, output_hidden_states=True).hidden_states[self.layer].float()
             vectors = (hidden / hidden.norm(dim=-1, keepdim=True)).cpu()

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from captioners.nets.coca import CocaDecoder
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.fetching import fetch
-from captioners.profiles.hub.library import Library
-from captioners.profiles.hub.players import CaptionerSeat, Table
+from captioners.profiles.hub.method_models import CaptionerFamilyModels, SharedModels
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.training import Job, Recipe
 from captioners.training.captioner import first_token_kl, greedy
 from captioners.training.hub.pairs import Pairs, library_of
@@ -58,7 +58,7 @@ class CaptionLoss(nn.Module):
 def train(name: str, job: Job) -> dict[str, Any]:
     (recipe,) = job.configured(RECIPE)
     pairs, library = Pairs.load(job), library_of(job)
-    seat = CaptionerSeat(Table(library))
+    seat = CaptionerFamilyModels(SharedModels(library))
     if seat.model.net is None:
         raise ProfileError("Only a CoCa can be fine-tuned here: name one for captioner with --models FILE.")
     tokenizer, learner = seat.tokenizer, CaptionLoss(seat.caption_decoder(), seat.tokenizer.pad)
@@ -85,7 +85,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     return fit(job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "cider", save=save)[1]
 
 
-def save_coca(folder: Path, seat: CaptionerSeat, decoder: CocaDecoder, library: Library) -> None:
+def save_coca(folder: Path, seat: CaptionerFamilyModels, decoder: CocaDecoder, library: ModelLoader) -> None:
     """An open_clip folder with the picture tower as it was and these decoders, and the token that stands for no picture."""
     coca = seat.model.net
     source = library.sources["captioner"]

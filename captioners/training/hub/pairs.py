@@ -12,7 +12,7 @@ from captioners.evaluation.dataset import Item, read_dataset
 from captioners.media import load_media
 from captioners.metrics.base import Rows
 from captioners.metrics.ngram import cider
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import choose
 from captioners.training import Job
 from captioners.types import CaptionLabError, Media
@@ -67,7 +67,7 @@ class Pairs:
         return {"cider": score.mean, "distinct": len(set(texts)) / len(texts)}
 
 
-def library_of(job: Job) -> Library:
+def library_of(job: Job) -> ModelLoader:
     """The models of the job's profile in full precision, on this process's device."""
     device = job.device if job.device != "auto" else str(PartialState().device)
-    return Library(choose(job.models, preset=job.profile), device, half=False)
+    return ModelLoader(choose(job.models, preset=job.profile), device, half=False)

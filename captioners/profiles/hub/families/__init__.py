@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import Vocabulary
 from captioners.types import Media, Modality
@@ -33,7 +33,7 @@ class CaptionModel:
     net: Any = None  # the library's own model, for a training that goes on with it
 
 
-Loader = Callable[[Path, Source, Library], CaptionModel]
+Loader = Callable[[Path, Source, ModelLoader], CaptionModel]
 _FAMILIES: dict[str, Loader] = {}
 
 
@@ -54,12 +54,12 @@ def families() -> dict[str, Loader]:
     return dict(_FAMILIES)
 
 
-def load_captioner(path: Path, source: Source, library: Library) -> CaptionModel:
+def load_captioner(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """The captioner in a folder, by whichever family reads it."""
     known, found = families(), model_type(path, source)
     if found not in known:
         raise ValueError(f"it is a {found or 'model without a configuration'}, and captioners are one of {', '.join(known)}.")
-    return known[found](path, source, library)
+    return known[found](path, source, loader)
 
 
 def model_type(path: Path, source: Source) -> str:

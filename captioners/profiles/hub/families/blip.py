@@ -8,27 +8,27 @@ from torch import Tensor
 
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
-from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import processed
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import WordPieceVocabulary
 from captioners.types import Media
 
 
 @family("blip")
-def load(path: Path, source: Source, library: Library) -> CaptionModel:
+def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """A caption begins with the start token that stands behind BERT's vocabulary and ends with [SEP]."""
     from transformers import AutoTokenizer, BlipForConditionalGeneration, BlipImageProcessor
 
     from captioners.nets.from_transformers import blip_decoder
 
-    model = library.ready(BlipForConditionalGeneration.from_pretrained(path, dtype=library.dtype))
+    model = loader.ready(BlipForConditionalGeneration.from_pretrained(path, dtype=loader.dtype))
     seen, processor, text = model.vision_model, BlipImageProcessor.from_pretrained(path), model.config.text_config
 
     def grids(media: list[Media]) -> Tensor:
-        cells: Tensor = seen(processed(processor, media, library)).last_hidden_state
+        cells: Tensor = seen(processed(processor, media, loader)).last_hidden_state
         return cells
 
     null, words = null_cells("image", path, source, grids)
     vocabulary = WordPieceVocabulary(AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size)
-    return CaptionModel("image", vocabulary, grids, library.ready(blip_decoder(model, null)), words)
+    return CaptionModel("image", vocabulary, grids, loader.ready(blip_decoder(model, null)), words)

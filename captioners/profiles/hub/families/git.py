@@ -7,27 +7,27 @@ from pathlib import Path
 from torch import Tensor
 
 from captioners.profiles.hub.families import CaptionModel, family
-from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import processed
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import WordPieceVocabulary
 from captioners.types import Media
 
 
 @family("git")
-def load(path: Path, source: Source, library: Library) -> CaptionModel:
+def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """A caption begins with [CLS] and ends with [SEP]."""
     from transformers import AutoTokenizer, CLIPImageProcessor, GitForCausalLM
 
     from captioners.nets.from_transformers import git_decoder
 
-    model = library.ready(GitForCausalLM.from_pretrained(path, dtype=library.dtype))
+    model = loader.ready(GitForCausalLM.from_pretrained(path, dtype=loader.dtype))
     seen, project, processor = model.git.image_encoder, model.git.visual_projection, CLIPImageProcessor.from_pretrained(path)
 
     def grids(media: list[Media]) -> Tensor:
-        cells: Tensor = project(seen(processed(processor, media, library)).last_hidden_state)
+        cells: Tensor = project(seen(processed(processor, media, loader)).last_hidden_state)
         return cells
 
     tokenizer = AutoTokenizer.from_pretrained(path)
     vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)
-    return CaptionModel("image", vocabulary, grids, library.ready(git_decoder(model)), "the text alone, without any picture,")
+    return CaptionModel("image", vocabulary, grids, loader.ready(git_decoder(model)), "the text alone, without any picture,")

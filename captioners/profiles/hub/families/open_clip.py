@@ -10,28 +10,28 @@ from captioners.nets.coca import CocaDecoder
 from captioners.nets.refit import for_few_rows
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
-from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import load_open_clip, pixels
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import ClipVocabulary
 from captioners.types import Media
 
 
 @family("open_clip")
-def load(path: Path, source: Source, library: Library) -> CaptionModel:
+def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """The decoder shares its weights with the model, which a training saves again."""
     from open_clip.tokenizer import SimpleTokenizer
 
-    coca, transform = load_open_clip(path, source, library)
+    coca, transform = load_open_clip(path, source, loader)
     if not hasattr(coca, "text_decoder"):
         raise ValueError("it is no CoCa.")
-    if library.device == "cpu":
+    if loader.device == "cpu":
         for_few_rows(coca)
 
     def grids(media: list[Media]) -> Tensor:
-        cells: Tensor = coca.visual(pixels(transform, media, library))[1]
+        cells: Tensor = coca.visual(pixels(transform, media, loader))[1]
         return cells
 
     null, words = null_cells("image", path, source, grids)
-    decoder = library.ready(CocaDecoder(coca, null))
+    decoder = loader.ready(CocaDecoder(coca, null))
     return CaptionModel("image", ClipVocabulary(SimpleTokenizer()), grids, decoder, words, coca)

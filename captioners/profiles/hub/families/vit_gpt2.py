@@ -8,28 +8,28 @@ from torch import Tensor
 
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
-from captioners.profiles.hub.library import Library
 from captioners.profiles.hub.matchers import processed
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import ByteVocabulary
 from captioners.types import Media
 
 
 @family("vision-encoder-decoder")
-def load(path: Path, source: Source, library: Library) -> CaptionModel:
+def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """A caption begins and ends with <|endoftext|>."""
     from transformers import AutoTokenizer, VisionEncoderDecoderModel, ViTImageProcessor
 
     from captioners.nets.from_transformers import vit_gpt2_decoder
 
-    model = library.ready(VisionEncoderDecoderModel.from_pretrained(path, dtype=library.dtype))
+    model = loader.ready(VisionEncoderDecoderModel.from_pretrained(path, dtype=loader.dtype))
     if model.config.decoder.model_type != "gpt2":
         raise ValueError(f"its decoder is a {model.config.decoder.model_type}, and only a GPT-2 can be read.")
     seen, processor = model.encoder, ViTImageProcessor.from_pretrained(path)
     project = getattr(model, "enc_to_dec_proj", None)
 
     def grids(media: list[Media]) -> Tensor:
-        cells = seen(processed(processor, media, library)).last_hidden_state
+        cells = seen(processed(processor, media, loader)).last_hidden_state
         projected: Tensor = cells if project is None else project(cells)
         return projected
 
@@ -37,4 +37,4 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     tokenizer, config = AutoTokenizer.from_pretrained(path), model.config
     start, end = config.decoder_start_token_id or config.decoder.bos_token_id, config.eos_token_id or config.decoder.eos_token_id
     vocabulary = ByteVocabulary(tokenizer, start, end, config.decoder.vocab_size)
-    return CaptionModel("image", vocabulary, grids, library.ready(vit_gpt2_decoder(model, null)), words)
+    return CaptionModel("image", vocabulary, grids, loader.ready(vit_gpt2_decoder(model, null)), words)

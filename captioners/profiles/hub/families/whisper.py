@@ -10,7 +10,7 @@ from torch import Tensor
 
 from captioners.profiles.hub.blank import null_cells
 from captioners.profiles.hub.families import CaptionModel, family
-from captioners.profiles.hub.library import Library
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import ByteVocabulary
 from captioners.types import Media
@@ -19,19 +19,19 @@ STYLE = "clotho > caption: "  # of the published ones: Clotho's captions, in a s
 
 
 @family("whisper")
-def load(path: Path, source: Source, library: Library) -> CaptionModel:
+def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """A caption begins with Whisper's own opening and the style, and ends with <|endoftext|>."""
     from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
     from captioners.nets.from_transformers import whisper_decoder
 
-    model = library.ready(WhisperForConditionalGeneration.from_pretrained(path, dtype=library.dtype))
+    model = loader.ready(WhisperForConditionalGeneration.from_pretrained(path, dtype=loader.dtype))
     heard, features, tokenizer = model.model.encoder, WhisperFeatureExtractor.from_pretrained(path), AutoTokenizer.from_pretrained(path)
 
     def grids(media: list[Media]) -> Tensor:
         sounds = [AF.resample(torch.from_numpy(m.data), m.rate, features.sampling_rate).numpy() for m in media]
         inputs = features(sounds, sampling_rate=features.sampling_rate, return_tensors="pt")["input_features"]
-        cells: Tensor = heard(inputs.to(library.device, library.dtype)).last_hidden_state
+        cells: Tensor = heard(inputs.to(loader.device, loader.dtype)).last_hidden_state
         return cells
 
     opening = [i for i in tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]) if i]
@@ -39,4 +39,4 @@ def load(path: Path, source: Source, library: Library) -> CaptionModel:
     opening, start = [*opening, *style[:-1]], style[-1]
     null, words = null_cells("audio", path, source, grids)
     vocabulary = ByteVocabulary(tokenizer, start, model.config.eos_token_id, model.config.vocab_size)
-    return CaptionModel("audio", vocabulary, grids, library.ready(whisper_decoder(model, null, opening)), words)
+    return CaptionModel("audio", vocabulary, grids, loader.ready(whisper_decoder(model, null, opening)), words)

@@ -1,6 +1,6 @@
-"""What each method is handed in the hub profile: a seat with the tokenizer and models of that method. Judges are not at this table.
+"""What each method is handed in the hub profile: the tokenizer and models of that method. Judges are not among them.
 
-A method for which nothing pretrained is there plays with the embedded weights, and its card says so.
+A method for which nothing pretrained is there uses the embedded weights, and its card says so.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from captioners.profiles import embedded
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.families import CaptionModel, load_captioner
-from captioners.profiles.hub.library import Library, Net
-from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, Remembered, matcher
+from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, MediaCache, matcher
+from captioners.profiles.hub.model_loader import ModelLoader, Net
 from captioners.profiles.hub.texts import TransformersClassifier, language_model
 from captioners.profiles.hub.vocabularies import Gpt2Vocabulary, Vocabulary
 from captioners.profiles.store import load_into, read_config
@@ -39,31 +39,31 @@ PICTURES_ONLY = "The checkpoint for {0} describes pictures only: the embedded we
 NO_SOUND = "No audio-captioner is named: the embedded weights are used for sound. --models FILE names one."
 
 
-class Table:
-    """What the seats share: the library, the matchers and classifiers that were asked for, and the embedded players to fall back on."""
+class SharedModels:
+    """What the methods' models share: the loader, the matchers that were asked for, and the embedded models to fall back on."""
 
-    def __init__(self, library: Library, profile: str = "hub"):
-        self.library, self.profile = library, profile
+    def __init__(self, loader: ModelLoader, profile: str = "hub"):
+        self.loader, self.profile = loader, profile
         self.matchers: dict[Modality, ClipMatcher | ClapMatcher] = {}
 
     @cached_property
     def embedded(self) -> Any:
         """The small models."""
-        return embedded.profile(self.library.device).players
+        return embedded.profile(self.loader.device).players
 
     def ranker(self, kind: Modality) -> ClipMatcher | ClapMatcher:
         """The matcher that methods may rank with."""
         if kind not in self.matchers:
-            self.matchers[kind] = matcher(kind, "ranker", self.library)
-        self.library.note(f"{kind}-ranker")
+            self.matchers[kind] = matcher(kind, "ranker", self.loader)
+        self.loader.note(f"{kind}-ranker")
         return self.matchers[kind]
 
 
-class Seat:
-    """One method's place at the table."""
+class HubModels:
+    """The models of one method."""
 
-    def __init__(self, table: Table):
-        self.table, self.library = table, table.library
+    def __init__(self, shared: SharedModels):
+        self.shared, self.loader = shared, shared.loader
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,33 +73,33 @@ class Seat:
     @property
     def profile(self) -> str:
         """The name of the profile."""
-        return self.table.profile
+        return self.shared.profile
 
     @property
     def device(self) -> str:
-        return self.library.device
+        return self.loader.device
 
     def ranker(self, kind: Modality) -> ClipMatcher | ClapMatcher:
         """The matcher that methods may rank with."""
-        return self.table.ranker(kind)
+        return self.shared.ranker(kind)
 
     def load(self) -> None:
         """Everything that the method uses is read now."""
         self.ranker("image"), self.ranker("audio")
 
 
-class CaptionerSeat(Seat):
+class CaptionerFamilyModels(HubModels):
     """Method 1: a captioner of any family, GPT-2 beside it."""
 
-    def __init__(self, table: Table, role: str = "captioner"):
-        super().__init__(table)
+    def __init__(self, shared: SharedModels, role: str = "captioner"):
+        super().__init__(shared)
         self.role = role
-        self.grids = Remembered()
+        self.grids = MediaCache()
 
     @property
     def model(self) -> CaptionModel:
         """The captioner."""
-        return self.library.get(self.role, lambda path, source: load_captioner(path, source, self.library))
+        return self.loader.get(self.role, lambda path, source: load_captioner(path, source, self.loader))
 
     @property
     def tokenizer(self) -> Vocabulary:
@@ -109,7 +109,7 @@ class CaptionerSeat(Seat):
     @property
     def lm_tokenizer(self) -> Gpt2Vocabulary:
         """The language model's own."""
-        return language_model("language-model", self.library)[1]
+        return language_model("language-model", self.loader)[1]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -117,11 +117,11 @@ class CaptionerSeat(Seat):
         return (NEVER_WITHOUT.format(self.model.without),) if self.model.without else ()
 
     @cached_property
-    def _for_sound(self) -> Seat:
-        named = self.library.has("audio-captioner")
-        return CaptionerSeat(self.table, "audio-captioner") if named else EmbeddedSeat(self.table, "cfg", NO_SOUND)
+    def _for_sound(self) -> HubModels:
+        named = self.loader.has("audio-captioner")
+        return CaptionerFamilyModels(self.shared, "audio-captioner") if named else FallbackModels(self.shared, "cfg", NO_SOUND)
 
-    def for_kind(self, kind: Modality) -> Seat:
+    def for_kind(self, kind: Modality) -> HubModels:
         """Sound has a captioner of its own, or the embedded one."""
         return self._for_sound if kind == "audio" and self.role == "captioner" else self
 
@@ -146,7 +146,7 @@ class CaptionerSeat(Seat):
 
     def language_model(self) -> Gpt2:
         """The LM that guides."""
-        return language_model("language-model", self.library)[0]
+        return language_model("language-model", self.loader)[0]
 
     def load(self) -> None:
         """The captioner and GPT-2 too."""
@@ -156,18 +156,18 @@ class CaptionerSeat(Seat):
             self._for_sound.load()
 
 
-class Gpt2Seat(Seat):
+class Gpt2Models(HubModels):
     """Method 2: GPT-2, steered by a ranker and a classifier."""
 
     @property
     def tokenizer(self) -> Gpt2Vocabulary:
         """The language model's."""
-        return language_model("language-model", self.library)[1]
+        return language_model("language-model", self.loader)[1]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Which classifiers are the small ones."""
-        missing = [role for role in ("audibility", "visibility") if not self.library.has(role)]
+        missing = [role for role in ("audibility", "visibility") if not self.loader.has(role)]
         return (f"No checkpoint for {' and '.join(missing)} is given: the embedded classifier guides.",) if missing else ()
 
     def start_token(self, kind: Modality) -> int:
@@ -180,12 +180,12 @@ class Gpt2Seat(Seat):
 
     def language_model(self) -> Gpt2:
         """The LM that is steered."""
-        return language_model("language-model", self.library)[0]
+        return language_model("language-model", self.loader)[0]
 
     def classifier(self, kind: Modality) -> Any:
         """Can it be heard, or seen?"""
         role = {"audio": "audibility", "image": "visibility"}[kind]
-        return TransformersClassifier(role, self.library) if self.library.has(role) else self.table.embedded.classifier(kind)
+        return TransformersClassifier(role, self.loader) if self.loader.has(role) else self.shared.embedded.classifier(kind)
 
     def load(self) -> None:
         """GPT-2 and the classifiers too."""
@@ -193,11 +193,11 @@ class Gpt2Seat(Seat):
         self.language_model(), self.classifier("image"), self.classifier("audio")
 
 
-class EmbeddedSeat(Seat):
+class FallbackModels(HubModels):
     """A method whose models nobody has published: the embedded ones, and a word about it."""
 
-    def __init__(self, table: Table, part: str, note: str = NO_CHECKPOINT):
-        super().__init__(table)
+    def __init__(self, shared: SharedModels, part: str, note: str = NO_CHECKPOINT):
+        super().__init__(shared)
         self._note = note.format(part)  # that these are the small models
 
     @property
@@ -207,56 +207,56 @@ class EmbeddedSeat(Seat):
 
     def ranker(self, kind: Modality) -> Any:
         """The embedded one, so that nothing need be fetched."""
-        return self.table.embedded.ranker(kind)
+        return self.shared.embedded.ranker(kind)
 
     def load(self) -> None:
         """The embedded ones."""
-        self.table.embedded.load()
+        self.shared.embedded.load()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else the embedded players have."""
-        if name.startswith("__") or name == "table":
+        """Everything else that the embedded models have."""
+        if name.startswith("__") or name == "shared":
             raise AttributeError(name)
-        return getattr(self.table.embedded, name)
+        return getattr(self.shared.embedded, name)
 
 
-class TrainedSeat(Seat):
+class TrainedModels(HubModels):
     """A method on a checkpoint of our own training, which describes pictures with the embedded tokenizer."""
 
-    def __init__(self, table: Table, part: str):
-        super().__init__(table)
-        self.for_sound = EmbeddedSeat(table, part, PICTURES_ONLY)
+    def __init__(self, shared: SharedModels, part: str):
+        super().__init__(shared)
+        self.for_sound = FallbackModels(shared, part, PICTURES_ONLY)
 
-    def for_kind(self, kind: Modality) -> Seat:
+    def for_kind(self, kind: Modality) -> HubModels:
         """The embedded weights describe sound."""
         return self if kind == "image" else self.for_sound
 
     @property
     def tokenizer(self) -> Any:
         """The embedded one: our training uses it."""
-        return self.table.embedded.tokenizer
+        return self.shared.embedded.tokenizer
 
     def start_token(self, kind: Modality) -> int:
         """The domain tag of picture captions."""
         return int(self.tokenizer.start(kind))
 
 
-class MaskSeat(TrainedSeat):
+class MaskCheckpointModels(TrainedModels):
     """Method 3, on a pretrained VQ-VAE."""
 
     @cached_property
     def _eyes(self) -> PictureCodes:
-        return PictureCodes(self.library)
+        return PictureCodes(self.loader)
 
     def codes(self, media: Sequence[Media]) -> list[Tensor]:
         """The discrete tokens (cells,) of each."""
         codes = self._eyes(list(media))
-        self.library.note("codes")
+        self.loader.note("codes")
         return codes
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Our training's."""
-        return self.library.get("mc-diffusion", lambda path, source: _own_part(self.library, path, MaskDenoiser, MaskDenoiserConfig))
+        return self.loader.get("mc-diffusion", lambda path, source: _own_part(self.loader, path, MaskDenoiser, MaskDenoiserConfig))
 
     def load(self) -> None:
         """The VQ-VAE too."""
@@ -265,7 +265,7 @@ class MaskSeat(TrainedSeat):
         _ = self._eyes, self.mask_denoiser()
 
 
-class PrefixSeat(TrainedSeat):
+class PrefixCheckpointModels(TrainedModels):
     """Method 4, on the ranker's CLIP vectors."""
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
@@ -274,9 +274,7 @@ class PrefixSeat(TrainedSeat):
 
     def prefix_denoiser(self) -> PrefixDenoiser:
         """Our training's."""
-        return self.library.get(
-            "prefix-diffusion", lambda path, source: _own_part(self.library, path, PrefixDenoiser, PrefixDenoiserConfig)
-        )
+        return self.loader.get("prefix-diffusion", lambda path, source: _own_part(self.loader, path, PrefixDenoiser, PrefixDenoiserConfig))
 
     def load(self) -> None:
         """The denoiser too."""
@@ -285,11 +283,11 @@ class PrefixSeat(TrainedSeat):
         self.prefix_denoiser()
 
 
-def _own_part(library: Library, path: Path, make: Callable[[Any], Net], config: Any) -> Net:
+def _own_part(loader: ModelLoader, path: Path, make: Callable[[Any], Net], config: Any) -> Net:
     """A net of ours from a part's file, or from the folder that holds it."""
     file = path if path.is_file() else next(iter(sorted(path.glob("*.safetensors"))), path)
     if not file.is_file():
         raise ValueError("there are no weights in it.")
     net = make(config(**read_config(file)))
     load_into(net, file)
-    return library.ready(net)
+    return loader.ready(net)

@@ -35,7 +35,7 @@ def tell(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
-class Library:
+class ModelLoader:
     """Role → what was loaded for it. Safe to use from several threads."""
 
     def __init__(self, sources: dict[str, Source], device: str, announce: Announce = tell, half: bool = True):
