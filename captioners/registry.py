@@ -38,7 +38,7 @@ def find(name: str) -> type[Captioner]:
 def load(name: str, profile: str | Profile = "embedded", device: str = "auto") -> Captioner:
     """A method with its weights. Give a loaded Profile to share models between methods."""
     method = find(name)
-    return method((load_profile(profile, device) if isinstance(profile, str) else profile).players_for(name))
+    return method((load_profile(profile, device) if isinstance(profile, str) else profile).models_for(name))
 
 
 def _methods() -> dict[str, type[Captioner]]:

@@ -19,7 +19,7 @@ class SoundClass:
     captions: tuple[str, ...]  # plain captions about this sound and nothing else; the first is its prompt
 
     @cached_property
-    def pattern(self) -> re.Pattern:
+    def pattern(self) -> re.Pattern[str]:
         return re.compile(rf"\b(?:{self.words})", re.IGNORECASE)
 
     def named_in(self, caption: str) -> bool:

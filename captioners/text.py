@@ -26,12 +26,19 @@ def clean(text: str) -> str:
     return text.strip(" .,;:!?-")
 
 
+def _special_id(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"This tokenizer has no {token}: train it again.")
+    return int(found)
+
+
 class CaptionTokenizer:
     """Encodes and decodes captions; knows the ids of the special tokens."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self.pad, self.bos, self.eos, self.mask, self.unk = (tokenizer.token_to_id(t) for t in SPECIALS)
+        self.pad, self.bos, self.eos, self.mask, self.unk = (_special_id(tokenizer, t) for t in SPECIALS)
         added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
         self.tags = {text.strip("<>"): i for text, i in added.items() if text not in SPECIALS}  # domain → its start token
         self.special_ids = tuple(added.values())
@@ -73,7 +80,7 @@ class CaptionTokenizer:
 
     def piece(self, token_id: int, before: int | None = None) -> str:
         """One token as it is shown, a leading space before a word. Vocabularies that mark the end of words need the token before."""
-        return self.tokenizer.id_to_token(int(token_id)).replace("▁", " ")
+        return (self.tokenizer.id_to_token(int(token_id)) or UNK).replace("▁", " ")
 
     def token_id(self, piece: str) -> int | None:
         """The inverse of `piece`; None if there is no such token."""

@@ -245,7 +245,7 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, *methods: type[Captioner]) -> Non
 
 
 def profile(judges=None) -> Profile:
-    return Profile("fake", players=None, judges=judges or FakeJudges())
+    return Profile("fake", models=None, judges=judges or FakeJudges())
 
 
 def picture(path, seed: int) -> None:

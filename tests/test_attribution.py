@@ -24,7 +24,7 @@ from captioners.attribution import (
     words_of,
 )
 from captioners.lab import Lab
-from captioners.metrics.base import Rows, measure
+from captioners.metrics.base import CaptionSet, measure
 from captioners.metrics.pointing import points
 from captioners.nets.encoders import AUDIO_RATE, WINDOW, AudioEncoder, ImageEncoder
 from captioners.types import Candidate, Media, Result
@@ -206,7 +206,7 @@ def test_an_expression_of_two_words_points_once_and_vague_words_do_not():
 
 
 def test_pointing_is_measured_over_words_beside_chance_and_the_middle():
-    rows = Rows(["x", "y", "z"], ["a"] * 3, points=[[(1.0, 0.5, 0.0), (0.0, 0.1, 0.0)], [(1.0, 0.3, 1.0)], []])
+    rows = CaptionSet(["x", "y", "z"], ["a"] * 3, points=[[(1.0, 0.5, 0.0), (0.0, 0.1, 0.0)], [(1.0, 0.3, 1.0)], []])
     results = measure(rows)
     assert results["pointing"].mean == pytest.approx(2 / 3)
     assert results["pointing_chance"].mean == pytest.approx(0.3)

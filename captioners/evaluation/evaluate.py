@@ -16,7 +16,7 @@ from captioners.evaluation.journal import Journal
 from captioners.evaluation.report import PEOPLE, FailedItem, Interval, ItemReport, Report, RunReport
 from captioners.evaluation.worker import BatchResult, CaptionRecord, Plan
 from captioners.lab import AvailableJudges, Lab, choose_methods, find_text_judge
-from captioners.metrics.base import Rows, measure
+from captioners.metrics.base import CaptionSet, measure
 from captioners.metrics.matching import TextCachingMatcher
 from captioners.sound_classes import SOUND_CLASSES
 from captioners.types import CaptionLabError, Settings, to_json
@@ -154,12 +154,12 @@ class Scorer:
             ],
         )
 
-    def _rows(self, pairs: list[tuple[Item, CaptionRecord]], referenced: bool) -> Rows:
+    def _rows(self, pairs: list[tuple[Item, CaptionRecord]], referenced: bool) -> CaptionSet:
         """The captions with all that metrics may need of them."""
         items, records = [item for item, _ in pairs], [record for _, record in pairs]
         known = [item.objects is not None for item in items]
         gains = [record.gains for record in records if record.gains]
-        return Rows(
+        return CaptionSet(
             ids=[item.id for item in items],
             captions=[record.caption for record in records],
             references=[list(item.references) for item in items] if referenced else None,

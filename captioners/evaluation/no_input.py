@@ -78,7 +78,7 @@ class Setting:
     @property
     def models(self) -> Any:
         """What method 1 is handed."""
-        return self.lab.profile.players_for("cfg")
+        return self.lab.profile.models_for("cfg")
 
     @property
     def judges(self) -> tuple[Matcher, FluencyJudge]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
 
 
 @metric("audibility")
-def audibility(rows: Rows) -> list[MetricResult]:
+def audibility(rows: CaptionSet) -> list[MetricResult]:
     """The share of captions that the classifier calls audible."""
     yes = rows.audibility.probability(rows.captions) > 0.5
     return [mean_of("audibility", yes.float().cpu().numpy(), rows, rows.audibility.name)]

@@ -1,4 +1,4 @@
-"""What every metric takes and gives: `Rows` in, `MetricResult`s out, found through `@metric`.
+"""What every metric takes and gives: a `CaptionSet` in, `MetricResult`s out, found through `@metric`.
 
 A metric says what it needs besides captions; `measure` runs those whose needs are met.
 """
@@ -29,7 +29,7 @@ MODULES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CaptionSet:
     """Captions to be measured. Media ids may repeat: several captions of one picture are several rows."""
 
     ids: list[str]
@@ -68,7 +68,7 @@ class MetricResult:
     encoder: str = ""  # the judge that it came from
 
 
-Metric = Callable[[Rows], list[MetricResult]]
+Metric = Callable[[CaptionSet], list[MetricResult]]
 _METRICS: dict[Metric, tuple[Need, ...]] = {}
 
 
@@ -82,7 +82,7 @@ def metric(*needs: Need) -> Callable[[Metric], Metric]:
     return add
 
 
-def measure(rows: Rows) -> dict[str, MetricResult]:
+def measure(rows: CaptionSet) -> dict[str, MetricResult]:
     """Every metric that applies to these rows, by name."""
     for module in MODULES:
         import_module(f"captioners.metrics.{module}")
@@ -92,7 +92,7 @@ def measure(rows: Rows) -> dict[str, MetricResult]:
     return {r.name: r for r in results}
 
 
-def mean_of(name: str, values: Sequence[float] | np.ndarray, rows: Rows, encoder: str = "") -> MetricResult:
+def mean_of(name: str, values: Sequence[float] | np.ndarray, rows: CaptionSet, encoder: str = "") -> MetricResult:
     """A metric that is a mean over rows."""
     values = np.asarray(values, dtype=np.float64)
     return MetricResult(name, float(values.mean()), *rows.resampler.mean(values), values.tolist(), encoder)

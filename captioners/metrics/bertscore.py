@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
 
 if TYPE_CHECKING:
     from captioners.contract import TokenVectors
@@ -27,7 +27,7 @@ def f1(caption: TokenVectors, reference: TokenVectors) -> float:
 
 
 @metric("references", "texts")
-def bertscore(rows: Rows) -> list[MetricResult]:
+def bertscore(rows: CaptionSet) -> list[MetricResult]:
     """Every sentence is encoded once, however often it stands there."""
     sentences = list(dict.fromkeys([*rows.captions, *(r for some in rows.references for r in some)]))
     known = dict(zip(sentences, rows.texts.embed_tokens(sentences), strict=True))

@@ -6,38 +6,38 @@ from collections import defaultdict
 
 import numpy as np
 
-from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
 from captioners.metrics.bootstrap import jackknife
 from captioners.metrics.text import count_words, tokenize
 
 
 @metric()
-def dist(rows: Rows) -> list[MetricResult]:
+def dist(rows: CaptionSet) -> list[MetricResult]:
     """Dist-1 … Dist-3: distinct n-grams over all n-grams of the set. It falls with the size of the set: compare equal sizes."""
     tokens = [tokenize(c) for c in rows.captions]
     return [_distinct(f"dist-{n}", [_ngrams(t, n) for t in tokens], rows, share=True) for n in (1, 2, 3)]
 
 
 @metric()
-def vocabulary(rows: Rows) -> list[MetricResult]:
+def vocabulary(rows: CaptionSet) -> list[MetricResult]:
     """How many different words the set uses."""
     return [_distinct("vocabulary", [_ngrams(tokenize(c), 1) for c in rows.captions], rows, share=False)]
 
 
 @metric()
-def distinct(rows: Rows) -> list[MetricResult]:
+def distinct(rows: CaptionSet) -> list[MetricResult]:
     """The share of captions that are not said twice."""
     return [_distinct("distinct", [[tuple(tokenize(c))] for c in rows.captions], rows, share=True)]
 
 
 @metric()
-def words(rows: Rows) -> list[MetricResult]:
+def words(rows: CaptionSet) -> list[MetricResult]:
     """Words per caption."""
     return [mean_of("words", [count_words(c) for c in rows.captions], rows)]
 
 
 @metric()
-def self_bleu_of_media(rows: Rows) -> list[MetricResult]:
+def self_bleu_of_media(rows: CaptionSet) -> list[MetricResult]:
     """Self-BLEU where media have several captions, the mean over such media."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, caption in zip(rows.ids, rows.captions, strict=True):
@@ -45,13 +45,13 @@ def self_bleu_of_media(rows: Rows) -> list[MetricResult]:
     groups = {name: captions for name, captions in groups.items() if len(captions) > 1}
     if not groups:
         return []
-    several = Rows(list(groups), ["" for _ in groups])
+    several = CaptionSet(list(groups), ["" for _ in groups])
     result = mean_of("self-bleu", [self_bleu(captions) for captions in groups.values()], several)
     return [MetricResult(result.name, result.mean, result.low, result.high)]
 
 
 @metric("candidates")
-def candidates(rows: Rows) -> list[MetricResult]:
+def candidates(rows: CaptionSet) -> list[MetricResult]:
     """How varied the candidates of one input are: Self-BLEU, the share of distinct ones, and their Dist-2."""
     tokens = [[tokenize(c) for c in captions] for captions in rows.candidates]
     bigrams = [[gram for t in captions for gram in _ngrams(t, 2)] for captions in tokens]
@@ -75,7 +75,7 @@ def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
     return list(zip(*(tokens[i:] for i in range(n)), strict=False))
 
 
-def _distinct(name: str, things: list[list[tuple[str, ...]]], rows: Rows, share: bool) -> MetricResult:
+def _distinct(name: str, things: list[list[tuple[str, ...]]], rows: CaptionSet, share: bool) -> MetricResult:
     """How many different things the rows hold, in number or as a share of all of them."""
     names = {n: i for i, n in enumerate(dict.fromkeys(rows.ids))}
     holders: dict[tuple[str, ...], set[int]] = defaultdict(set)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captioners.metrics.base import MetricResult, Rows, metric
+from captioners.metrics.base import CaptionSet, MetricResult, metric
 from captioners.metrics.text import count_words
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def log_perplexity(judge: FluencyJudge, captions: Sequence[str]) -> np.ndarray:
 
 
 @metric("fluency")
-def perplexity(rows: Rows) -> list[MetricResult]:
+def perplexity(rows: CaptionSet) -> list[MetricResult]:
     """exp of the above; the mean over a set is the geometric one, so that one broken caption does not drown the others."""
     logs = log_perplexity(rows.fluency, rows.captions)
     mean, low, high = np.exp([logs.mean(), *rows.resampler.mean(logs)]).tolist()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +65,7 @@ class TextCachingMatcher:
 
 
 @metric("media")
-def matching(rows: Rows) -> list[MetricResult]:
+def matching(rows: CaptionSet) -> list[MetricResult]:
     """CLIPScore, RefCLIPScore where there are references, and caption→media recall among the measured media."""
     captions = embed_captions(rows.matcher, rows.captions)
     scores = clipscore(rows.media, captions)

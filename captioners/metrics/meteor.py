@@ -12,7 +12,7 @@ from nltk.corpus import wordnet
 from nltk.stem.porter import PorterStemmer
 from nltk.translate.meteor_score import meteor_score
 
-from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
 from captioners.metrics.text import tokenize
 
 
@@ -41,7 +41,7 @@ def find_synonyms() -> tuple[Any, str]:
 
 
 @metric("references")
-def meteor(rows: Rows) -> list[MetricResult]:
+def meteor(rows: CaptionSet) -> list[MetricResult]:
     """Against the best of the references."""
     synonyms, variant = find_synonyms()
     stems = RememberedStems()

@@ -12,7 +12,7 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 from pycocoevalcap.rouge.rouge import Rouge
 
-from captioners.metrics.base import MetricResult, Rows, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
 from captioners.metrics.text import tokenize
 
 ORDERS = (1, 2, 3, 4)
@@ -33,7 +33,7 @@ def bleu_scorer(captions: list[str], references: list[list[str]]) -> BleuScorer:
 
 
 @metric("references")
-def bleu(rows: Rows) -> list[MetricResult]:
+def bleu(rows: CaptionSet) -> list[MetricResult]:
     """BLEU-1 … BLEU-4 of the whole set (not the mean of sentence scores); the items are sentence scores."""
     scorer = bleu_scorer(rows.captions, rows.references)
     values, items = scorer.compute_score(option="closest")
@@ -59,7 +59,7 @@ def _bleu(sums: np.ndarray, order: int) -> np.ndarray:
 
 
 @metric("references")
-def rouge_l(rows: Rows) -> list[MetricResult]:
+def rouge_l(rows: CaptionSet) -> list[MetricResult]:
     """ROUGE-L: F-measure (β = 1.2) of the longest common subsequence, against the best of the references."""
     scorer = Rouge()
     pairs = zip(rows.captions, rows.references, strict=True)
@@ -69,7 +69,7 @@ def rouge_l(rows: Rows) -> list[MetricResult]:
 
 
 @metric("references")
-def cider(rows: Rows) -> list[MetricResult]:
+def cider(rows: CaptionSet) -> list[MetricResult]:
     """CIDEr-D, idf from the references of the measured pictures or clips; one alone has no idf and gives nothing."""
     first = {name: row for row, name in reversed(list(enumerate(rows.ids)))}
     if len(first) < 2:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from captioners.metrics.base import MetricResult, Rows, metric
+from captioners.metrics.base import CaptionSet, MetricResult, metric
 from captioners.metrics.object_words import mentions
 from captioners.metrics.text import tokenize
 
@@ -40,7 +40,7 @@ def said_and_right(caption: str, objects: Sequence[str]) -> tuple[int, int]:
 
 
 @metric("objects")
-def objects(rows: Rows) -> list[MetricResult]:
+def objects(rows: CaptionSet) -> list[MetricResult]:
     """Both shares; an item has no value where nothing was boxed, or nothing claimed."""
     results = []
     pairs = list(zip(rows.captions, rows.objects, strict=True))

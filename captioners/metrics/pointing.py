@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captioners.metrics.base import MetricResult, Point, Rows, metric
+from captioners.metrics.base import CaptionSet, MetricResult, Point, metric
 from captioners.metrics.object_words import mentions
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def points(found: Attribution, boxes: Mapping[str, Boxes]) -> list[Point]:
 
 
 @metric("points")
-def pointing(rows: Rows) -> list[MetricResult]:
+def pointing(rows: CaptionSet) -> list[MetricResult]:
     """Means over words, not over pictures; an item has no value where no boxed object was named."""
     sums = np.array([[*np.sum(some, axis=0), len(some)] if some else [0.0] * 4 for some in rows.points])  # (n, 4)
     if not sums[:, 3].sum():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from captioners.metrics.base import Gains, MetricResult, Rows, metric
+from captioners.metrics.base import CaptionSet, Gains, MetricResult, metric
 from captioners.types import TokenTrace
 
 CLOSED_CLASSES = """a an the this that these those some any each every all both another other its his her their our my your
@@ -46,7 +46,7 @@ def gains_by_class(trace: Sequence[TokenTrace]) -> Gains:
 
 
 @metric("gains")
-def gains(rows: Rows) -> list[MetricResult]:
+def gains(rows: CaptionSet) -> list[MetricResult]:
     """The mean over all words of a class; nats."""
     results = []
     for kind in ("content", "function"):

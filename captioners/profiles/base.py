@@ -1,6 +1,6 @@
-"""What a profile offers, split in two: `Players`, which methods may use, and `Judges`, which only ever score.
+"""What a profile offers, split in two: the models that methods may use, and the judges, which only ever score.
 
-`load_profile(name)` gives both; a method is handed the players alone, so none can flatter itself.
+`load_profile(name)` gives both; a method is handed the models alone, so none can flatter itself.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class Profile:
     """One source of weights."""
 
     name: str
-    players: MethodModels  # what methods are handed
+    models: MethodModels  # what methods are handed
     judges: Judges
-    seats: Mapping[str, MethodModels] = field(default_factory=dict)  # method id → models of its own, where vocabularies differ
+    models_by_method: Mapping[str, MethodModels] = field(default_factory=dict)  # method id → models of its own, where vocabularies differ
     status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
     load: Callable[[], None] = lambda: None  # reads all that methods use, which otherwise is read when first used
     slow: tuple[str, ...] = ()  # methods that nobody should wait for who did not ask
 
-    def players_for(self, method: str) -> MethodModels:
+    def models_for(self, method: str) -> MethodModels:
         """What this method is handed."""
-        return self.seats.get(method, self.players)
+        return self.models_by_method.get(method, self.models)
 
     def keep_features(self, folder: Path) -> None:
         """The encoders' features are kept in this folder, and taken from it."""
-        if not hasattr(self.players, "keep_features"):
+        if not hasattr(self.models, "keep_features"):
             raise ProfileError(f"The {self.name} profile keeps no features on disk: leave --features out.")
         if folder.exists() and not folder.is_dir():
             raise ProfileError(f"{folder} is not a folder: give one for the features.")
-        for side in (self.players, self.judges):
+        for side in (self.models, self.judges):
             keep = getattr(side, "keep_features", None)
             if keep:
                 keep(folder)

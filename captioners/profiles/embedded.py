@@ -21,8 +21,9 @@ from captioners.nets.matcher import MatcherConfig, MatcherNet
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile, ProfileError
-from captioners.profiles.features import FeatureStore
-from captioners.profiles.store import WEIGHTS, MissingPart, file_hash, find_part, load_into, read_config, read_metrics
+from captioners.profiles.features import Encode, FeatureStore
+from captioners.profiles.store import MissingPart, file_hash, find_part, load_into, read_config, read_metrics
+from captioners.resources import WEIGHTS
 from captioners.run_record import record_weights
 from captioners.text import CaptionTokenizer
 from captioners.types import Media, Modality
@@ -31,10 +32,10 @@ Net = TypeVar("Net", bound=nn.Module)
 Row = TypeVar("Row")
 
 CHUNK = 64  # pictures whose pixels are held at once
-REMEMBERED = 1024  # media whose features are kept: 100 MB of pictures
+CACHED_MEDIA = 1024  # media whose features are kept: 100 MB of pictures
 
 
-class Shelf:
+class PartLoader:
     """Trained modules by part name: read on first use, frozen, kept; safe to use from several threads."""
 
     def __init__(self, device: str, *folders: Path):
@@ -63,8 +64,8 @@ class Shelf:
 class Encoder:
     """Media → grids, remembered by the media's hash, so that all who look with these parts share the work."""
 
-    def __init__(self, shelf: Shelf, image: str = "image-encoder", audio: str = "audio-encoder"):
-        self.shelf, self.parts = shelf, {"image": image, "audio": audio}
+    def __init__(self, loader: PartLoader, image: str = "image-encoder", audio: str = "audio-encoder"):
+        self.loader, self.parts = loader, {"image": image, "audio": audio}
         self.known: OrderedDict[str, Tensor] = OrderedDict()
         self.disk: FeatureStore | None = None
         self.lock = threading.RLock()
@@ -74,33 +75,34 @@ class Encoder:
         """(cells, c) of each. Kinds may be mixed."""
         with self.lock:
             new = {m.hash: m for m in media if m.hash not in self.known}
-            for kind, encode in (("image", self._images), ("audio", self._sounds)):
+            encoders: dict[Modality, Encode] = {"image": self._images, "audio": self._sounds}
+            for kind, encode in encoders.items():
                 some = [m for m in new.values() if m.kind == kind]
                 if self.disk and some:
-                    encode = self.disk.around(encode, f"{self.shelf.hash(self.parts[kind])}-{SEEN[kind]}", self.shelf.device)
+                    encode = self.disk.around(encode, f"{self.loader.hash(self.parts[kind])}-{SEEN[kind]}", self.loader.device)
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
             found = [self.known[m.hash] for m in media]
             for m in media:
                 self.known.move_to_end(m.hash)
-                record_weights(self.parts[m.kind], self.shelf.hash(self.parts[m.kind]))
-            while len(self.known) > REMEMBERED:
+                record_weights(self.parts[m.kind], self.loader.hash(self.parts[m.kind]))
+            while len(self.known) > CACHED_MEDIA:
                 self.known.popitem(last=False)
             return found
 
-    def net(self, kind: Modality) -> nn.Module:
+    def net(self, kind: Modality) -> Any:
         """What encodes this kind of media."""
-        make = {"image": ImageEncoder, "audio": AudioEncoder}[kind]
-        return self.shelf.get(self.parts[kind], lambda config: make(**config))
+        make: Any = {"image": ImageEncoder, "audio": AudioEncoder}[kind]
+        return self.loader.get(self.parts[kind], lambda config: make(**config))
 
-    def _images(self, media: list[Media]) -> Tensor:
-        return picture_grids(self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.shelf.device)
+    def _images(self, media: list[Media]) -> list[Tensor]:
+        return list(picture_grids(self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.loader.device))
 
     def _sounds(self, media: list[Media]) -> list[Tensor]:
         """A long clip's windows are encoded apart and their grids averaged."""
         windows = [audio_windows(torch.from_numpy(m.data)) for m in media]
-        grid = self.net("audio")(torch.cat(windows).to(self.shelf.device)).grid
+        grid = self.net("audio")(torch.cat(windows).to(self.loader.device)).grid
         return [part.mean(0) for part in grid.split([len(w) for w in windows])]
 
 
@@ -109,11 +111,11 @@ class EmbeddedMatcher:
 
     prompt = ""  # trained on bare captions
 
-    def __init__(self, part: str, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
-        self.net: MatcherNet = shelf.get(part, _matcher_net)
-        self.name = f"{part} {shelf.hash(part)} (embedded)"
-        self.calibration = Calibration(**shelf.configs[part]["calibration"])
-        self.device, self.encoder, self.tokenizer = shelf.device, encoder, tokenizer
+    def __init__(self, part: str, loader: PartLoader, encoder: Encoder, tokenizer: CaptionTokenizer):
+        self.net: MatcherNet = loader.get(part, _matcher_net)
+        self.name = f"{part} {loader.hash(part)} (embedded)"
+        self.calibration = Calibration(**loader.configs[part]["calibration"])
+        self.device, self.encoder, self.tokenizer = loader.device, encoder, tokenizer
 
     @torch.no_grad()
     def embed_media(self, media: list[Media]) -> Tensor:
@@ -126,7 +128,8 @@ class EmbeddedMatcher:
         (grid,) = self.encoder.grids([media])
         if len(grid) != hidden.shape[1]:
             return None
-        return self.net.media(grid.expand(len(hidden), -1, -1), ~hidden.to(grid.device))
+        vectors: Tensor = self.net.media(grid.expand(len(hidden), -1, -1), ~hidden.to(grid.device))
+        return vectors
 
     @torch.no_grad()
     def embed_text(self, texts: list[str]) -> Tensor:
@@ -147,12 +150,12 @@ def _chunks(rows: list[Row], size: int) -> list[list[Row]]:
 class EmbeddedFluency:
     """The LSTM behind the `FluencyJudge` protocol."""
 
-    def __init__(self, shelf: Shelf, tokenizer: CaptionTokenizer):
-        self.net: RecurrentLM = shelf.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
-        self.name = f"fluency-judge {shelf.hash('fluency-judge')} (embedded)"
-        measured = read_metrics(find_part("fluency-judge", *shelf.folders))
+    def __init__(self, loader: PartLoader, tokenizer: CaptionTokenizer):
+        self.net: RecurrentLM = loader.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
+        self.name = f"fluency-judge {loader.hash('fluency-judge')} (embedded)"
+        measured = read_metrics(find_part("fluency-judge", *loader.folders))
         self.human: dict[Modality, float] = {"image": measured["perplexity_pictures"], "audio": measured["perplexity_sounds"]}
-        self.device, self.tokenizer = shelf.device, tokenizer
+        self.device, self.tokenizer = loader.device, tokenizer
 
     @torch.no_grad()
     def log_likelihood(self, texts: list[str]) -> list[float]:
@@ -168,10 +171,10 @@ class EmbeddedFluency:
 class EmbeddedClassifier:
     """A text classifier behind one question."""
 
-    def __init__(self, part: str, shelf: Shelf, tokenizer: CaptionTokenizer, build: Callable[[dict[str, Any]], nn.Module]):
-        self.net = shelf.get(part, build)
-        self.name = f"{part} {shelf.hash(part)} (embedded)"
-        self.device, self.tokenizer = shelf.device, tokenizer
+    def __init__(self, part: str, loader: PartLoader, tokenizer: CaptionTokenizer, build: Callable[[dict[str, Any]], nn.Module]):
+        self.net = loader.get(part, build)
+        self.name = f"{part} {loader.hash(part)} (embedded)"
+        self.device, self.tokenizer = loader.device, tokenizer
 
     @torch.no_grad()
     def probability(self, texts: list[str]) -> Tensor:
@@ -180,19 +183,19 @@ class EmbeddedClassifier:
         return torch.cat([self.net(self.tokenizer.batch(some).to(self.device)) for some in _chunks(rows, 128)]).sigmoid()
 
 
-class Players:
+class EmbeddedModels:
     """What methods may use."""
 
     profile = "embedded"
     notes: tuple[str, ...] = ()  # what a card should tell of these models
 
-    def __init__(self, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
-        self.shelf, self.encoder, self.tokenizer = shelf, encoder, tokenizer
+    def __init__(self, loader: PartLoader, encoder: Encoder, tokenizer: CaptionTokenizer):
+        self.loader, self.encoder, self.tokenizer = loader, encoder, tokenizer
         self.rankers: dict[Modality, EmbeddedMatcher] = {}
 
     @property
     def device(self) -> str:
-        return self.shelf.device
+        return self.loader.device
 
     @property
     def lm_tokenizer(self) -> CaptionTokenizer:
@@ -224,8 +227,8 @@ class Players:
     def ranker(self, kind: Modality) -> EmbeddedMatcher:
         """The matcher that methods may rank with."""
         if kind not in self.rankers:
-            self.rankers[kind] = EmbeddedMatcher(f"{kind}-ranker", self.shelf, self.encoder, self.tokenizer)
-        record_weights(f"{kind}-ranker", self.shelf.hash(f"{kind}-ranker"))
+            self.rankers[kind] = EmbeddedMatcher(f"{kind}-ranker", self.loader, self.encoder, self.tokenizer)
+        record_weights(f"{kind}-ranker", self.loader.hash(f"{kind}-ranker"))
         return self.rankers[kind]
 
     @torch.no_grad()
@@ -235,55 +238,55 @@ class Players:
         return [nets[m.kind].encode(grid[None])[0] for m, grid in zip(media, self.encoder.grids(media), strict=True)]
 
     def _vq(self, kind: Modality) -> VQAutoencoder:
-        return self.shelf.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config)))
+        return self.loader.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config)))
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Method 3's model."""
-        return self.shelf.get("mc-diffusion", lambda config: MaskDenoiser(MaskDenoiserConfig(**config)))
+        return self.loader.get("mc-diffusion", lambda config: MaskDenoiser(MaskDenoiserConfig(**config)))
 
     def prefix_denoiser(self) -> PrefixDenoiser:
         """Method 4's model."""
-        return self.shelf.get("prefix-diffusion", lambda config: PrefixDenoiser(PrefixDenoiserConfig(**config)))
+        return self.loader.get("prefix-diffusion", lambda config: PrefixDenoiser(PrefixDenoiserConfig(**config)))
 
     def caption_decoder(self) -> CaptionDecoder:
         """Method 1's model."""
-        return self.shelf.get("cfg", lambda config: CaptionDecoder(CaptionerConfig(**config)))
+        return self.loader.get("cfg", lambda config: CaptionDecoder(CaptionerConfig(**config)))
 
     def classifier(self, kind: Modality) -> EmbeddedClassifier:
         """Can it be heard, or seen? Method 2's guide."""
         part = {"audio": "audibility", "image": "visibility"}[kind]
-        return EmbeddedClassifier(part, self.shelf, self.tokenizer, lambda config: TextClassifier(TextClassifierConfig(**config)))
+        return EmbeddedClassifier(part, self.loader, self.tokenizer, lambda config: TextClassifier(TextClassifierConfig(**config)))
 
     def language_model(self) -> CausalLM:
         """The LM that guides."""
-        return self.shelf.get("caption-lm", lambda config: CausalLM(CausalLMConfig(**config)))
+        return self.loader.get("caption-lm", lambda config: CausalLM(CausalLMConfig(**config)))
 
 
 class EmbeddedJudges:
     """What only ever scores."""
 
-    def __init__(self, shelf: Shelf, encoder: Encoder, tokenizer: CaptionTokenizer):
-        self.shelf, self.encoder, self.tokenizer = shelf, encoder, tokenizer
+    def __init__(self, loader: PartLoader, encoder: Encoder, tokenizer: CaptionTokenizer):
+        self.loader, self.encoder, self.tokenizer = loader, encoder, tokenizer
         self.matchers: dict[Modality, EmbeddedMatcher] = {}
 
     def matcher(self, kind: Modality) -> EmbeddedMatcher:
         """CLIPScore's encoder, or its twin for sound."""
         if kind not in self.matchers:
-            self.matchers[kind] = EmbeddedMatcher(f"{kind}-judge", self.shelf, self.encoder, self.tokenizer)
+            self.matchers[kind] = EmbeddedMatcher(f"{kind}-judge", self.loader, self.encoder, self.tokenizer)
         return self.matchers[kind]
 
     def keep_features(self, folder: Path) -> None:
-        """As the players do."""
+        """As the methods' models do."""
         self.encoder.disk = FeatureStore(folder)
 
     def fluency(self) -> EmbeddedFluency:
         """Perplexity's language model."""
-        return EmbeddedFluency(self.shelf, self.tokenizer)
+        return EmbeddedFluency(self.loader, self.tokenizer)
 
     def audibility(self) -> EmbeddedClassifier:
         """The share of audible captions."""
         return EmbeddedClassifier(
-            "audibility-judge", self.shelf, self.tokenizer, lambda config: BagClassifier(BagClassifierConfig(**config))
+            "audibility-judge", self.loader, self.tokenizer, lambda config: BagClassifier(BagClassifierConfig(**config))
         )
 
     def texts(self) -> None:
@@ -291,20 +294,20 @@ class EmbeddedJudges:
 
 
 def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
-    """Players and judges on shelves of their own. The judge of pictures looks with the encoder that its header names.
+    """The methods' models and the judges, with loaders of their own. The judge of pictures looks with the encoder that its header names.
 
-    Players look for a part among `checkpoints` first, the last one before the others. Judges are always the shipped ones, so that scores
+    The models look for a part among `checkpoints` first, the last one before the others. Judges are always the shipped ones, so that scores
     can be compared.
     """
     folders = (*map(_trained, reversed(checkpoints)), WEIGHTS)
-    shelf, tokenizer = Shelf(device, *folders), _tokenizer(*folders)
-    players = Players(shelf, Encoder(shelf), tokenizer)
-    shipped = Shelf(device)
+    loader, tokenizer = PartLoader(device, *folders), _tokenizer(*folders)
+    models = EmbeddedModels(loader, Encoder(loader), tokenizer)
+    shipped = PartLoader(device)
     looks = read_config(find_part("image-judge", WEIGHTS)).get("encoder", "image-encoder")
     shared = looks == "image-encoder" and not checkpoints  # then a picture is encoded once for both sides
-    encoder = players.encoder if shared else Encoder(shipped, image=looks)
+    encoder = models.encoder if shared else Encoder(shipped, image=looks)
     judges = EmbeddedJudges(shipped, encoder, _tokenizer(WEIGHTS))
-    return Profile("embedded", players, judges, load=players.load)
+    return Profile("embedded", models, judges, load=models.load)
 
 
 def _tokenizer(*folders: Path) -> CaptionTokenizer:

@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from captioners.resources import ASSETS, WEIGHTS  # noqa: F401 (whoever reads parts finds both here)
 from captioners.types import CaptionLabError
 
 MAX_BYTES = 10 * 1024 * 1024  # a plain push to a Space refuses larger files
@@ -88,19 +87,21 @@ def read_config(path: Path) -> dict[str, Any]:
     """The configuration in a part's header."""
     try:
         with safe_open(path, framework="pt") as file:
-            return json.loads(file.metadata()["config"])
+            config: dict[str, Any] = json.loads(file.metadata()["config"])
+            return config
     except (SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
         raise UnfitPart(f"{path} is damaged or not one of our parts: train it again.") from error
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
     """What was measured when the part was trained."""
-    return json.loads(path.with_suffix(".metrics.json").read_text(encoding="utf-8"))
+    metrics: dict[str, Any] = json.loads(path.with_suffix(".metrics.json").read_text(encoding="utf-8"))
+    return metrics
 
 
 def load_into(module: nn.Module, path: Path) -> nn.Module:
     """Fill a module from a part's file; every weight must be there, batch-norm counters aside."""
-    state = {}
+    state: dict[str, Tensor] = {}
     for shard in part_files(path):
         with safe_open(shard, framework="pt") as file:
             state |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from captioners.allocator import keep_freed_memory
-from captioners.profiles.store import WEIGHTS, find_part, part_hash
+from captioners.profiles.store import find_part, part_hash
+from captioners.resources import WEIGHTS
 from captioners.types import CaptionLabError
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioners import guidance
-from captioners.metrics.base import Rows
+from captioners.metrics.base import CaptionSet
 from captioners.metrics.ngram import cider
 from captioners.metrics.sound_words import names_sound
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
@@ -157,7 +157,7 @@ def bucketed(examples: dict[str, list[tuple]], size: int, rng: random.Random) ->
 
 def caption_figures(source: str, texts: list[str], pictures: list[corpus.Picture]) -> dict[str, float]:
     """CIDEr and the share of distinct captions of one data set's pictures."""
-    (score,) = cider(Rows([p.path.name for p in pictures], texts, [list(p.captions) for p in pictures]))
+    (score,) = cider(CaptionSet([p.path.name for p in pictures], texts, [list(p.captions) for p in pictures]))
     return {f"{source}_cider": score.mean, f"{source}_distinct": len(set(texts)) / len(texts)}
 
 

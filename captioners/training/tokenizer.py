@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from captioners.profiles.store import WEIGHTS
+from captioners.resources import WEIGHTS
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus
 

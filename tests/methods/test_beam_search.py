@@ -99,7 +99,7 @@ class EagerDecoder(CaptionDecoder):
 
 @pytest.fixture(scope="module")
 def method(embedded) -> ClassifierFree:
-    tokenizer, lm = embedded.players.tokenizer, embedded.players.language_model()
+    tokenizer, lm = embedded.models.tokenizer, embedded.models.language_model()
     net, cells = EagerDecoder(len(tokenizer), tokenizer.eos), {"image": 4, "audio": 3}
 
     def encode(media):

@@ -41,11 +41,11 @@ def decoder_calls(cfg, monkeypatch) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def plain_greedy(players, media, max_tokens: int) -> list[int]:
+def plain_greedy(method_models, media, max_tokens: int) -> list[int]:
     """The obvious loop: the whole prefix again at every token, no cache, no batch, no guidance."""
-    tokenizer, decoder = players.tokenizer, players.caption_decoder()
-    condition = decoder.condition({media.kind: players.encode([media])[0].grid[None]}, torch.tensor([0]))
-    ids = [players.start_token(media.kind)]
+    tokenizer, decoder = method_models.tokenizer, method_models.caption_decoder()
+    condition = decoder.condition({media.kind: method_models.encode([media])[0].grid[None]}, torch.tensor([0]))
+    ids = [method_models.start_token(media.kind)]
     while len(ids) <= max_tokens and ids[-1] != tokenizer.eos:
         logits = decoder(torch.tensor([ids]), condition)[0][0, -1]
         logits[[t for t in tokenizer.special_ids if t != tokenizer.eos or len(ids) == 1]] = -math.inf
@@ -56,11 +56,11 @@ def plain_greedy(players, media, max_tokens: int) -> list[int]:
 @torch.no_grad()
 def teacher_forced(cfg, media, result: Result) -> dict[str, torch.Tensor]:
     """Every distribution along a finished caption, (positions, vocab) each, recomputed in single passes."""
-    players, settings = cfg.models, result.settings
-    tokenizer, decoder, lm = players.tokenizer, players.caption_decoder(), players.language_model()
-    start, tokens = players.start_token(media.kind), tokens_of(result, players.tokenizer)
+    method_models, settings = cfg.models, result.settings
+    tokenizer, decoder, lm = method_models.tokenizer, method_models.caption_decoder(), method_models.language_model()
+    start, tokens = method_models.start_token(media.kind), tokens_of(result, method_models.tokenizer)
     ids = torch.tensor([[start, *tokens[:-1]]])
-    condition = decoder.condition({media.kind: players.encode([media])[0].grid[None]}, torch.tensor([0]))
+    condition = decoder.condition({media.kind: method_models.encode([media])[0].grid[None]}, torch.tensor([0]))
     found = {
         "cond": decoder(ids, condition)[0][0].log_softmax(-1),
         "uncond": decoder(ids, condition.removed())[0][0].log_softmax(-1),

@@ -33,8 +33,8 @@ def quick(method, **values):
 
 def language_model_says(method, tokens: int) -> str:
     """Greedy decoding without a cache, written out."""
-    players = method.models
-    t, lm, ids = players.tokenizer, players.language_model(), players.neutral_start()
+    method_models = method.models
+    t, lm, ids = method_models.tokenizer, method_models.language_model(), method_models.neutral_start()
     said = []
     for position in range(tokens):
         scores = lm(torch.tensor([ids + said]))[0][0, -1].clone()
@@ -128,8 +128,10 @@ def test_the_classifier_pulls_towards_what_it_likes(method, sound):
 
 
 def test_no_weight_changes(method, picture, sound):
-    players = method.models
-    parts = [players.language_model()] + [p.net for kind in ("image", "audio") for p in (players.ranker(kind), players.classifier(kind))]
+    method_models = method.models
+    parts = [method_models.language_model()] + [
+        p.net for kind in ("image", "audio") for p in (method_models.ranker(kind), method_models.classifier(kind))
+    ]
     before = [[p.clone() for p in part.parameters()] for part in parts]
     method.caption_batch([picture, sound], [quick(method, guidance_scale=5)] * 2)
     for part, kept in zip(parts, before, strict=True):
@@ -269,14 +271,14 @@ def test_the_fluency_term_can_be_the_divergence_of_the_moved_from_the_untouched(
 
 @pytest.mark.parametrize("target", ["bayes", "zerocap"])
 def test_the_target_weighs_the_language_model_against_the_match_or_is_zerocap_s(method, sound, target):
-    players, t = method.models, method.models.tokenizer
-    reader = TextScorer(players, [sound], ["audio"], {}, RunRecord())
+    method_models, t = method.models, method.models.tokenizer
+    reader = TextScorer(method_models, [sound], ["audio"], {}, RunRecord())
     row = SteeredCaption(0, quick(method, top_k=16, route="faithful", target=target), 0.0, t.encode("a"), {}, torch.Generator())
-    logp = players.language_model()(torch.tensor([[*players.neutral_start(), *row.prompt]]))[0][:, -1].log_softmax(-1)
+    logp = method_models.language_model()(torch.tensor([[*method_models.neutral_start(), *row.prompt]]))[0][:, -1].log_softmax(-1)
     goal = GuidanceLoss([row], reader, logp)
     goal.score_candidates(logp)
     texts = [t.decode([*row.prompt, token]) for token in logp[0].topk(16).indices.tolist()]
-    ranker = players.ranker("audio")
+    ranker = method_models.ranker("audio")
     similar = ranker.embed_text([ranker.prompt + x for x in texts]) @ ranker.embed_media([sound])[0]
     prior = logp[0].topk(16).values if target == "bayes" else torch.zeros(16)
     expected = (prior + similar / reader.temperature(0)).softmax(-1)

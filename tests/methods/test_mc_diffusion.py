@@ -31,7 +31,7 @@ def restless(vocab: int) -> MaskDenoiser:
 
 @pytest.fixture(scope="module")
 def method(embedded) -> MaskedConditionalDiffusion:
-    tokenizer = embedded.players.tokenizer
+    tokenizer = embedded.models.tokenizer
     net = restless(len(tokenizer))
 
     def codes(media):
@@ -54,14 +54,14 @@ def tokens_of(result, tokenizer) -> list[int]:
 
 def plain(method, media, rule: str, scale: float, rate: float, steps: int, seed: int = 0) -> tuple[list[int], list[dict]]:
     """One row, both branches in full at every step, guidance on log-probabilities as the paper has it: words, each step's columns."""
-    players, net = method.models, method.models.mask_denoiser()
-    specials = list(players.tokenizer.special_ids)
-    (codes,) = players.codes([media])
+    method_models, net = method.models, method.models.mask_denoiser()
+    specials = list(method_models.tokenizer.special_ids)
+    (codes,) = method_models.codes([media])
     gone = masked_cells(media, method.spec.settings(guidance=rule, mask_rate=rate, seed=seed), len(codes))
     here = torch.tensor([0])
     full = net.condition({media.kind: codes[None]}, here)
     part = net.condition({media.kind: net.masked(media.kind, codes, gone)[None]}, here)
-    start = torch.tensor([players.start_token(media.kind)])
+    start = torch.tensor([method_models.start_token(media.kind)])
     rules = {"cfg": guidance.cfg, "mcs": guidance.mcs, "mcs-printed": guidance.mcs_printed}
 
     def guided(c, u):

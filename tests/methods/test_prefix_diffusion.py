@@ -15,7 +15,7 @@ from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.rounding import TokenKinds, best_sequences
 from captioners.nets.schedules import SCHEDULES, alpha_bars, betas
-from captioners.profiles.store import WEIGHTS
+from captioners.resources import WEIGHTS
 from captioners.training.prefix_denoiser import parameters_against_clipcap, warm_start
 from captioners.types import SettingsError, to_json
 
@@ -32,7 +32,7 @@ def restless(vocab: int) -> PrefixDenoiser:
 
 @pytest.fixture(scope="module")
 def method(embedded) -> PrefixDiffusion:
-    tokenizer = embedded.players.tokenizer
+    tokenizer = embedded.models.tokenizer
     net = restless(len(tokenizer))
     width = {"image": 16, "audio": 12}
 
@@ -66,13 +66,13 @@ def texts(result) -> Counter:
 @torch.no_grad()
 def plain_loop(method, media, values) -> str:
     """One candidate by hand: DDIM in closed form with its fresh noise, two branches, no batch, no scheduler."""
-    players, model = method.models, method.models.prefix_denoiser()
-    kinds, source = TokenKinds.of(players.tokenizer), generator(values["seed"], media, 0)
+    method_models, model = method.models, method.models.prefix_denoiser()
+    kinds, source = TokenKinds.of(method_models.tokenizer), generator(values["seed"], media, 0)
     paper = values["order"] == "paper"
     eta, strength = float(paper) if values["eta"] is None else values["eta"], 1.0 if paper else values["temperature"]
     torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
-    tags, order = torch.tensor([players.start_token(media.kind)]), torch.tensor([0])
-    full = model.prefix({media.kind: players.encode([media])[0].pooled[None]}, order, tags)
+    tags, order = torch.tensor([method_models.start_token(media.kind)]), torch.tensor([0])
+    full = model.prefix({media.kind: method_models.encode([media])[0].pooled[None]}, order, tags)
     none = model.prefix({}, order, tags)
     n, count = values["length"] + 3, torch.tensor([values["length"]])
 
@@ -95,7 +95,7 @@ def plain_loop(method, media, values) -> str:
         sigma = eta * ((1 - b) / (1 - a) * (1 - a / b)).sqrt()
         x = b.sqrt() * x0 + (1 - b - sigma**2).clamp(min=0).sqrt() * (x - a.sqrt() * x0) / (1 - a).sqrt()
         x = x + sigma * noise() if eta else x
-    return players.tokenizer.decode(best_sequences(logp, kinds, count)[0].tolist())
+    return method_models.tokenizer.decode(best_sequences(logp, kinds, count)[0].tolist())
 
 
 SAMPLED = [{"order": "together"}, {"order": "together", "clamp": "on"}, {"order": "together", "eta": 0.5}, {"order": "paper"}]

@@ -3,7 +3,7 @@
 import pytest
 from tiny_hub import save_bert
 
-from captioners.metrics.base import Rows, measure
+from captioners.metrics.base import CaptionSet, measure
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
@@ -29,13 +29,13 @@ def test_it_is_that_of_the_reference_package(folder, layer):
     from bert_score import score
 
     expected = score(CAPTIONS, REFERENCES, model_type=str(folder), num_layers=layer, device="cpu")[2].tolist()
-    ours = measure(Rows(list("abc"), CAPTIONS, REFERENCES, texts=judge(folder, layer)))["bertscore"]
+    ours = measure(CaptionSet(list("abc"), CAPTIONS, REFERENCES, texts=judge(folder, layer)))["bertscore"]
     assert ours.items == pytest.approx(expected, abs=1e-5)
     assert ours.encoder.endswith(f"layer {layer}")
 
 
 def test_a_copy_scores_one_and_an_empty_caption_zero(folder):
-    rows = Rows(["a", "b"], ["a dog runs", ""], [["a dog runs"], ["a dog runs"]], texts=judge(folder))
+    rows = CaptionSet(["a", "b"], ["a dog runs", ""], [["a dog runs"], ["a dog runs"]], texts=judge(folder))
     assert measure(rows)["bertscore"].items == pytest.approx([1.0, 0.0], abs=1e-6)
 
 

@@ -10,7 +10,7 @@ import torch
 from fakes import HashMatcher, unit
 from pycocoevalcap.cider.cider import Cider
 
-from captioners.metrics.base import Rows, measure
+from captioners.metrics.base import CaptionSet, measure
 from captioners.metrics.bootstrap import Resampler, jackknife
 from captioners.metrics.diversity import self_bleu
 from captioners.metrics.matching import ranks
@@ -35,9 +35,9 @@ class FixedJudge:
         return [-2.0 * (len(t.split()) + 1) for t in texts]
 
 
-def rows(**changes) -> Rows:
+def rows(**changes) -> CaptionSet:
     given = {"ids": IDS, "captions": CAPTIONS, "references": SETS}
-    return Rows(**{**given, **changes})
+    return CaptionSet(**{**given, **changes})
 
 
 # --------------------------------------------------------------------------------------------------------- words
@@ -65,7 +65,7 @@ def test_words_are_counted_as_a_reader_counts_them():
 
 def test_bleu_is_the_hand_computed_clipped_precision_with_brevity_penalty():
     # 4 words, 3 right ("the" is clipped to one of two); bigrams: 1 of 3 right ("cat sat"); reference of 5 words
-    result = measure(Rows(["x"], ["the the cat sat"], [["the old cat sat here"]]))
+    result = measure(CaptionSet(["x"], ["the the cat sat"], [["the old cat sat here"]]))
     brevity = math.exp(1 - 5 / 4)
     assert result["bleu-1"].mean == pytest.approx(brevity * 3 / 4)
     assert result["bleu-2"].mean == pytest.approx(brevity * math.sqrt(3 / 4 * 1 / 3))
@@ -73,7 +73,7 @@ def test_bleu_is_the_hand_computed_clipped_precision_with_brevity_penalty():
 
 
 def test_bleu_of_the_set_pools_counts_instead_of_averaging_sentences():
-    result = measure(Rows(["x", "y"], ["a b c d", "q"], [["a b c d"], ["z"]]))["bleu-1"]
+    result = measure(CaptionSet(["x", "y"], ["a b c d", "q"], [["a b c d"], ["z"]]))["bleu-1"]
     assert result.items == pytest.approx([1.0, 0.0])
     assert result.mean == pytest.approx(4 / 5)
 
@@ -81,7 +81,7 @@ def test_bleu_of_the_set_pools_counts_instead_of_averaging_sentences():
 def test_rouge_l_is_the_hand_computed_f_measure():
     precision, recall = 3 / 3, 3 / 4  # "dog in snow" inside "dog runs in snow"
     expected = (1 + 1.44) * precision * recall / (recall + 1.44 * precision)
-    assert measure(Rows(["x"], ["dog in snow"], [["dog runs in snow"]]))["rouge-l"].mean == pytest.approx(expected)
+    assert measure(CaptionSet(["x"], ["dog in snow"], [["dog runs in snow"]]))["rouge-l"].mean == pytest.approx(expected)
 
 
 def test_an_empty_caption_scores_zero_everywhere():
@@ -109,12 +109,12 @@ def test_cider_of_a_single_reference_copied_is_ten():
 
 def test_cider_counts_a_picture_with_several_captions_as_one_document():
     once = measure(rows())["cider"].items
-    thrice = measure(Rows(IDS * 3, CAPTIONS * 3, SETS * 3))["cider"].items
+    thrice = measure(CaptionSet(IDS * 3, CAPTIONS * 3, SETS * 3))["cider"].items
     assert thrice == pytest.approx(once * 3)
 
 
 def test_cider_is_left_out_for_one_picture():
-    assert "cider" not in measure(Rows(["x", "x"], ["a dog", "a cat"], [["a dog"], ["a dog"]]))
+    assert "cider" not in measure(CaptionSet(["x", "x"], ["a dog", "a cat"], [["a dog"], ["a dog"]]))
 
 
 def test_metrics_with_unmet_needs_are_left_out():
@@ -126,7 +126,7 @@ def test_metrics_with_unmet_needs_are_left_out():
 
 
 def test_diversity_counts_distinct_ngrams_over_the_whole_set():
-    result = measure(Rows(["x", "y", "z"], ["a dog runs", "a dog sits", "A dog runs."]))
+    result = measure(CaptionSet(["x", "y", "z"], ["a dog runs", "a dog sits", "A dog runs."]))
     assert result["dist-1"].mean == pytest.approx(4 / 9)
     assert result["dist-2"].mean == pytest.approx(3 / 6)
     assert result["dist-3"].mean == pytest.approx(2 / 3)
@@ -142,7 +142,7 @@ def test_self_bleu_is_one_for_equal_candidates_and_near_zero_for_unrelated_ones(
 
 def test_self_bleu_is_measured_where_media_have_several_captions():
     same, other = "a dog runs in snow", "two boats lie at night"
-    result = measure(Rows(["x", "x", "y", "y", "z"], [same, same, same, other, same]))["self-bleu"]
+    result = measure(CaptionSet(["x", "x", "y", "y", "z"], [same, same, same, other, same]))["self-bleu"]
     assert result.mean == pytest.approx(0.5, abs=1e-3)
 
 
@@ -238,7 +238,9 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 
 def test_text_metrics_do_not_import_torch():
-    code = "import sys; from captioners.metrics.base import Rows, measure; measure(Rows(['x', 'y'], ['a', 'b'], [['a'], ['b']]))"
+    code = (
+        "import sys; from captioners.metrics.base import CaptionSet, measure; measure(CaptionSet(['x', 'y'], ['a', 'b'], [['a'], ['b']]))"
+    )
     subprocess.run([sys.executable, "-c", code + "; assert 'torch' not in sys.modules"], check=True)
 
 
@@ -246,7 +248,9 @@ def test_text_metrics_do_not_import_torch():
 
 
 def test_candidates_of_one_input_are_as_varied_as_their_pairs_of_words():
-    rows = Rows(["a", "b"], ["x", "y"], candidates=[["a red dog runs"] * 3, ["a red dog runs", "two boats at night", "a red dog runs"]])
+    rows = CaptionSet(
+        ["a", "b"], ["x", "y"], candidates=[["a red dog runs"] * 3, ["a red dog runs", "two boats at night", "a red dog runs"]]
+    )
     results = measure(rows)
     assert results["candidates-distinct"].items == pytest.approx([1 / 3, 2 / 3])
     assert results["candidates-dist-2"].items == pytest.approx([3 / 9, 6 / 9])
@@ -267,7 +271,9 @@ def test_the_gain_of_a_word_is_that_of_its_pieces_and_the_end_is_no_word():
 
 
 def test_gains_are_means_over_all_words_of_a_class():
-    rows = Rows(["a", "b"], ["x", "y"], gains=[{"content": (6.0, 2), "function": (1.0, 1)}, {"content": (1.0, 5), "function": (0.0, 0)}])
+    rows = CaptionSet(
+        ["a", "b"], ["x", "y"], gains=[{"content": (6.0, 2), "function": (1.0, 1)}, {"content": (1.0, 5), "function": (0.0, 0)}]
+    )
     results = measure(rows)
     assert results["gain-content"].mean == pytest.approx(1.0)
     assert results["gain-function"].mean == pytest.approx(1.0)

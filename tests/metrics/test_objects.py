@@ -7,7 +7,7 @@ import pytest
 
 from captioners.evaluation.report import Interval, ItemReport, RunReport
 from captioners.evaluation.significance import compare
-from captioners.metrics.base import Rows, measure
+from captioners.metrics.base import CaptionSet, measure
 from captioners.metrics.object_words import CLASSES, TABLE, mentions, plural
 from captioners.metrics.objects import main_object, names, said_and_right
 
@@ -81,7 +81,7 @@ def test_the_main_object_is_the_largest_that_is_no_person():
 def test_shares_are_over_pictures_with_objects_and_over_all_objects_said():
     boxed = [("dog", "person"), ("cat",), (), ("bus",)]
     captions = ["a dog and a horse and a man", "a cat", "a tree", "a red thing"]
-    results = measure(Rows(list("abcd"), captions, objects=boxed))
+    results = measure(CaptionSet(list("abcd"), captions, objects=boxed))
     assert results["objects_named"].mean == pytest.approx(2 / 3)  # dog, cat, not the bus; nothing was boxed in the third
     assert results["objects_right"].mean == pytest.approx(3 / 4)  # dog, man, cat, but no horse
     assert results["objects_named"].low <= 2 / 3 <= results["objects_named"].high
@@ -102,7 +102,7 @@ def test_runs_are_compared_over_the_items_that_have_a_share_in_both():
 
 
 def test_meteor_matches_stems_and_says_how_words_were_matched():
-    result = measure(Rows(["x"], ["a dog runs"], [["a dog running", "a boat"]]))["meteor"]
+    result = measure(CaptionSet(["x"], ["a dog runs"], [["a dog running", "a boat"]]))["meteor"]
     assert result.mean == pytest.approx(1 - 0.5 / 27)  # three words in one chunk
     assert "exact" in result.encoder and "stem" in result.encoder
 
@@ -125,7 +125,7 @@ def test_meteor_uses_wordnet_where_its_files_are(monkeypatch):
         def synsets(self, word):
             return [Synset()] if word == "dog" else []
 
-    rows = Rows(["x"], ["a dog"], [["a hound"]])
+    rows = CaptionSet(["x"], ["a dog"], [["a hound"]])
     monkeypatch.setattr(meteor, "wordnet", WordNet())
     (found,) = meteor.meteor(rows)
     assert "WordNet" in found.encoder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from captioners.metrics.base import Rows
+from captioners.metrics.base import CaptionSet
 from captioners.metrics.naming import naming
 from captioners.metrics.sound_words import SOUND_WORDS, names_sound
 from captioners.sound_classes import CITY, ESC50, MUSIC, SOUND_CLASSES, VOICES
@@ -45,6 +45,6 @@ def test_any_voice_names_a_voice_but_not_the_other_ones_and_no_music():
 
 
 def test_naming_is_the_share_of_captions_that_name_their_clip():
-    rows = Rows(["a", "b"], ["a dog barks", "a dog barks"], categories=["dog", "rain"])
+    rows = CaptionSet(["a", "b"], ["a dog barks", "a dog barks"], categories=["dog", "rain"])
     (result,) = naming(rows)
     assert (result.name, result.mean, result.items) == ("named", 0.5, [1.0, 0.0])

@@ -32,8 +32,8 @@ from captioners.types import Media
 
 @pytest.fixture(scope="module")
 def image_encoder(embedded, picture) -> ImageEncoder:
-    embedded.players.encode([picture])
-    return embedded.players.encoder.shelf.modules["image-encoder"]
+    embedded.models.encode([picture])
+    return embedded.models.encoder.loader.modules["image-encoder"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_shipped_backbone_equals_the_reference_implementation(image_encoder,
 
 
 def test_a_picture_gives_a_grid_of_seven_by_seven_and_its_mean(image_encoder, embedded, picture):
-    (features,) = embedded.players.encode([picture])
+    (features,) = embedded.models.encode([picture])
     assert features.grid.shape == (49, image_encoder.project.out_features)
     torch.testing.assert_close(features.pooled, features.grid.mean(0))
     assert torch.isfinite(features.grid).all()
@@ -132,8 +132,8 @@ def test_a_picture_as_thin_as_a_line_takes_little_memory(monkeypatch):
 
 @pytest.fixture(scope="module")
 def audio_encoder(embedded, sound) -> AudioEncoder:
-    embedded.players.encode([sound])
-    return embedded.players.encoder.shelf.modules["audio-encoder"]
+    embedded.models.encode([sound])
+    return embedded.models.encoder.loader.modules["audio-encoder"]
 
 
 def test_media_and_encoder_agree_on_the_rate():
@@ -166,7 +166,7 @@ def test_a_long_clips_grid_is_the_mean_of_its_windows(embedded, audio_encoder, p
         apart = [audio_encoder(window[None]).grid[0] for window in audio_windows(torch.from_numpy(clip.data))]
     assert len(apart) == 3
     assert (apart[0] - apart[1]).abs().max() > 1e-3
-    (features,) = embedded.players.encode([clip])
+    (features,) = embedded.models.encode([clip])
     assert features.grid.shape == (20, audio_encoder.project.out_features)
     torch.testing.assert_close(features.grid, torch.stack(apart).mean(0), rtol=1e-3, atol=1e-3)
 
@@ -223,14 +223,14 @@ def shade(level: int) -> Media:
 
 @pytest.fixture
 def remembering(monkeypatch) -> Encoder:
-    monkeypatch.setattr(embedded_profile, "REMEMBERED", 3)
+    monkeypatch.setattr(embedded_profile, "CACHED_MEDIA", 3)
     return Encoder(CountingShelf())
 
 
 def test_the_same_media_is_encoded_once(remembering):
     remembering.grids([shade(1), shade(2), shade(1)])
     remembering.grids([Media("image", shade(2).data.copy(), name="a copy"), shade(1)])
-    assert remembering.shelf.encoded == 2
+    assert remembering.loader.encoded == 2
 
 
 def test_the_cache_is_bounded_and_forgets_the_least_recent(remembering):
@@ -240,9 +240,9 @@ def test_the_cache_is_bounded_and_forgets_the_least_recent(remembering):
     remembering.grids([shade(170)])
     remembering.grids([shade(1)])
     assert list(remembering.known) == [shade(190).hash, shade(170).hash, shade(1).hash]
-    before = remembering.shelf.encoded
+    before = remembering.loader.encoded
     remembering.grids([shade(180)])
-    assert remembering.shelf.encoded == before + 1
+    assert remembering.loader.encoded == before + 1
 
 
 def test_pictures_and_sounds_may_be_asked_for_together(remembering):
@@ -252,7 +252,7 @@ def test_pictures_and_sounds_may_be_asked_for_together(remembering):
 
 def test_a_batch_equals_single_pictures(embedded, image_encoder, draw):
     media = [draw(seed) for seed in (11, 12, 13)]
-    together = torch.stack([f.grid for f in embedded.players.encode(media)])
+    together = torch.stack([f.grid for f in embedded.models.encode(media)])
     with torch.no_grad():
         apart = torch.cat([image_encoder(image_pixels(torch.from_numpy(m.data))[None]).grid for m in media])
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-4)

@@ -84,7 +84,7 @@ def test_noise_has_the_variance_of_its_level():
 
 
 def test_text_to_embeddings_and_back_is_exact(embedded):
-    tokenizer = embedded.players.tokenizer
+    tokenizer = embedded.models.tokenizer
     model = PrefixDenoiser(PrefixDenoiserConfig(vocab=len(tokenizer), embed=48, dim=32, layers=1, heads=2))
     ids = torch.arange(len(tokenizer))
     assert torch.equal(model.round(model.embed(ids)), ids)
@@ -138,7 +138,7 @@ def test_the_surest_words_settle_first_and_stay():
 
 
 def test_kinds_of_tokens_count_words_as_a_reader_does(embedded):
-    tokenizer = embedded.players.tokenizer
+    tokenizer = embedded.models.tokenizer
     kinds = TokenKinds.of(tokenizer)
     assert not (kinds.begins & kinds.goes_on).any()
     for text in ("a man in a t-shirt, with a skateboard", "two unicyclists", "dogs"):

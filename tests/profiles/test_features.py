@@ -10,7 +10,7 @@ from captioners.profiles.features import FeatureStore
 
 
 def test_more_than_a_chunk_has_the_features_of_its_pictures_alone(draw):
-    encoder = load_profile("embedded", "cpu").players.encoder
+    encoder = load_profile("embedded", "cpu").models.encoder
     media = [draw(i) for i in range(CHUNK + 1)]
     alone = {i: encoder.grids([media[i]])[0] for i in (0, CHUNK - 1)}
     encoder.known.clear()

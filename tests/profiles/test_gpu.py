@@ -48,7 +48,7 @@ def test_embedded_models_caption_on_a_gpu(name, picture, sound, embedded):
     with pretend_gpu():
         lab = Lab("embedded", "cuda")
         results = [lab.score(r, m) for r, m in zip(lab.method(name).caption_batch(media, settings), media, strict=True)]
-        assert all(isinstance(p, OnGpu) for p in lab.profile.players.language_model().parameters())
+        assert all(isinstance(p, OnGpu) for p in lab.profile.models.language_model().parameters())
     assert [r.caption for r in results] == [r.caption for r in expected]
     for mine, theirs in zip(results, expected, strict=True):
         assert {k: v.value for k, v in mine.scores.items()} == pytest.approx({k: v.value for k, v in theirs.scores.items()}, rel=1e-3)

@@ -79,7 +79,7 @@ def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, pictu
 
 
 def test_codes_are_the_same_in_half_precision(hub, half_hub, picture):
-    whole, half = (PictureCodes(p.players.loader)([picture])[0] for p in (hub, half_hub))
+    whole, half = (PictureCodes(p.models.loader)([picture])[0] for p in (hub, half_hub))
     assert torch.equal(whole, half)
 
 
@@ -97,7 +97,7 @@ def test_open_clip_weights_are_read_whole_and_never_drawn(models):
 
 def test_a_method_without_a_checkpoint_says_that_it_plays_with_the_embedded_weights(hub):
     for name in ("mc-diffusion", "prefix-diffusion"):
-        (note,) = hub.players_for(name).notes
+        (note,) = hub.models_for(name).notes
         assert "embedded weights" in note
         assert f"train {name} --profile hub" in note
 
@@ -248,7 +248,7 @@ def test_what_is_being_loaded_is_told_to_the_page(models):
 
     studio = Studio(lambda: Lab("hub", "cpu", str(models)))
     assert studio.status() == ""
-    loader, seen = studio.lab.profile.players.loader, []
+    loader, seen = studio.lab.profile.models.loader, []
     loader.get("image-ranker", lambda path, source: seen.append(loading_html(studio.status())))
     assert "Loading" in seen[0]
     assert "as image-ranker" in seen[0]
@@ -442,7 +442,7 @@ def test_clap_hears_what_lies_above_eight_kilohertz(hub):
 
 
 def test_a_rankers_temperature_is_of_its_own_scale_and_a_judge_shows_none(hub, monkeypatch):
-    ranker = hub.players_for("classifier").ranker("audio")
+    ranker = hub.models_for("classifier").ranker("audio")
     monkeypatch.delitem(ranker.__dict__, "calibration", raising=False)  # another test may have asked for it
     captions = dict(zip(matchers.HEARD.values(), torch.eye(6), strict=True))
     monkeypatch.setattr(ranker, "embed_text", lambda texts: torch.stack([captions[t] for t in texts]))

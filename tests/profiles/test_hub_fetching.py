@@ -185,9 +185,9 @@ def test_damage_that_only_reading_finds_is_a_sentence_too(tmp_path):
     whole = (tmp_path / "model/pytorch_model.bin").read_bytes()
     (tmp_path / "model/pytorch_model.bin").write_bytes(whole[:60])
     (tmp_path / "models.toml").write_text('audio-ranker = "model"\n')
-    players = load_profile("hub", "cpu", str(tmp_path / "models.toml")).players_for("classifier")
+    method_models = load_profile("hub", "cpu", str(tmp_path / "models.toml")).models_for("classifier")
     with pytest.raises(CaptionLabError, match="cannot be used as audio-ranker"):
-        players.ranker("audio")
+        method_models.ranker("audio")
 
 
 # --------------------------------------------------------------------------------------------------------------- locks

@@ -1,4 +1,4 @@
-"""Judges are never players: nothing that a method holds, after it has captioned, leads to a judge."""
+"""Judges take no part in a method: nothing that a method holds, after it has captioned, leads to a judge."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from tiny_hub import save_all
 from captioners import registry
 from captioners.captioner import Captioner
 from captioners.profiles.base import ProfileError, load_profile
-from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, Shelf
+from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, PartLoader
 from captioners.profiles.hub.judges import HubJudges
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher
 from captioners.profiles.hub.model_loader import ModelLoader
@@ -25,14 +25,14 @@ METHODS = [spec.id for spec in registry.available()]
 
 
 def is_judge(thing: object, modules: set[int]) -> bool:
-    """A judge, a module that one of them uses, or a shelf that holds a judge's part."""
+    """A judge, a module that one of them uses, or a loader that holds a judge's part."""
     if id(thing) in modules or isinstance(thing, EmbeddedJudges | EmbeddedFluency | HubJudges | Gpt2Fluency):
         return True
     if isinstance(thing, ModelLoader):
         return any("judge" in role for role in (*thing.sources, *thing.loaded))
     if isinstance(thing, ClipMatcher | ClapMatcher):
         return "judge" in thing.name
-    if isinstance(thing, Shelf):
+    if isinstance(thing, PartLoader):
         return any("judge" in part for part in thing.modules)
     return isinstance(thing, EmbeddedMatcher | EmbeddedClassifier) and "judge" in thing.name
 
@@ -80,7 +80,7 @@ def judge_modules(embedded) -> set[int]:
     for load in (lambda: judges.matcher("image"), lambda: judges.matcher("audio"), judges.fluency, judges.audibility):
         with contextlib.suppress(MissingPart):
             load()
-    return {id(thing) for net in judges.shelf.modules.values() for thing in (*net.modules(), *net.parameters())}
+    return {id(thing) for net in judges.loader.modules.values() for thing in (*net.modules(), *net.parameters())}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -181,8 +181,8 @@ def _matcher(adapter, judge):
 
 
 def _shelf(adapter, judge):
-    adapter.shelf = Shelf("cpu")
-    adapter.shelf.modules["fluency-judge"] = torch.nn.Identity()
+    adapter.loader = PartLoader("cpu")
+    adapter.loader.modules["fluency-judge"] = torch.nn.Identity()
 
 
 def _class_attribute(adapter, judge):
@@ -214,7 +214,7 @@ def _module_global(adapter, judge):
 )
 def test_a_planted_judge_is_found(plant, embedded, judge_modules, monkeypatch):
     monkeypatch.setitem(sys.modules, "captioners.methods.planted", types.ModuleType("captioners.methods.planted"))
-    adapter = type("Planted", (Clean,), {"__module__": Clean.__module__})(embedded.players)
+    adapter = type("Planted", (Clean,), {"__module__": Clean.__module__})(embedded.models)
     assert path_to_judge(adapter, judge_modules) is None
     plant(adapter, embedded.judges)
     assert path_to_judge(adapter, judge_modules)

@@ -8,7 +8,8 @@ import torch
 
 from captioners import guidance
 from captioners.media import load_media
-from captioners.profiles.store import ASSETS, WEIGHTS, part_hash
+from captioners.profiles.store import part_hash
+from captioners.resources import ASSETS, WEIGHTS
 from captioners.sound_classes import MUSIC, SOUND_CLASSES
 from captioners.training import PARTS
 
@@ -33,7 +34,7 @@ def example(name: str):
 )
 def test_a_matcher_prefers_the_right_caption(embedded, role, name, right, wrong):
     media = example(name)
-    matcher = embedded.players.ranker(media.kind) if role == "ranker" else embedded.judges.matcher(media.kind)
+    matcher = embedded.models.ranker(media.kind) if role == "ranker" else embedded.judges.matcher(media.kind)
     scores = matcher.embed_text([right, wrong]) @ matcher.embed_media([media])[0]
     assert scores[0] > scores[1] + 0.1
 
@@ -99,11 +100,11 @@ def test_an_unguided_caption_ends_by_itself_and_does_not_loop(cfg, path):
 
 def test_the_unconditional_branch_is_the_marginal_of_the_conditional_one(cfg):
     """p(first token) against p(first token | picture) averaged over our pictures; on the development split KL is in the metrics."""
-    players = cfg.models
-    decoder = players.caption_decoder()
-    grids = torch.stack([f.grid for f in players.encode([load_media(p) for p in PICTURES])])
+    method_models = cfg.models
+    decoder = method_models.caption_decoder()
+    grids = torch.stack([f.grid for f in method_models.encode([load_media(p) for p in PICTURES])])
     condition = decoder.condition({"image": grids}, torch.arange(len(grids)))
-    ids = torch.full((len(grids), 1), players.start_token("image"))
+    ids = torch.full((len(grids), 1), method_models.start_token("image"))
     average = decoder(ids, condition)[0][:, 0].softmax(-1).mean(0).log()
     alone = decoder(ids[:1], condition[torch.tensor([0])].removed())[0][0, 0].log_softmax(-1)
     assert guidance.kl(average, alone) < 0.5

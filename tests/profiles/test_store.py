@@ -11,20 +11,9 @@ from torch import nn
 from captioners.lab import Lab
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.profiles import embedded
-from captioners.profiles.embedded import Shelf
-from captioners.profiles.store import (
-    ASSETS,
-    MAX_BYTES,
-    WEIGHTS,
-    MissingPart,
-    file_hash,
-    find_part,
-    load_into,
-    part_files,
-    part_hash,
-    read_config,
-    save_part,
-)
+from captioners.profiles.embedded import PartLoader
+from captioners.profiles.store import MAX_BYTES, MissingPart, file_hash, find_part, load_into, part_files, part_hash, read_config, save_part
+from captioners.resources import ASSETS, WEIGHTS
 from captioners.types import CaptionLabError
 
 
@@ -103,18 +92,18 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path, net, wrong):
 
 def test_a_shelf_reads_a_part_once_and_freezes_it(tmp_path):
     save_part(tmp_path, "part", small(), {"out": 4})
-    shelf, built = Shelf("cpu", tmp_path), []
+    loader, built = PartLoader("cpu", tmp_path), []
 
     def build(config):
         built.append(config)
         return small()
 
-    net = shelf.get("part", build)
-    assert shelf.get("part", build) is net
+    net = loader.get("part", build)
+    assert loader.get("part", build) is net
     assert built == [{"out": 4}]
     assert not net.training
     assert not any(p.requires_grad for p in net.parameters())
-    assert shelf.hash("part") == file_hash(tmp_path / "part.safetensors")
+    assert loader.hash("part") == file_hash(tmp_path / "part.safetensors")
 
 
 # --------------------------------------------------------------------------------------------- weights of one's own
@@ -137,7 +126,7 @@ def test_own_weights_are_played_with_and_judges_stay(tmp_path, picture):
     weights = lab.results([picture], "cfg")[0].weights
     assert weights.pop("cfg") == file_hash(last / "cfg.safetensors")
     assert weights == {part: file_hash(WEIGHTS / f"{part}.safetensors") for part in weights}
-    assert lab.profile.judges.shelf.folders == (WEIGHTS,)
+    assert lab.profile.judges.loader.folders == (WEIGHTS,)
 
 
 def test_a_folder_without_weights_or_with_damaged_ones_is_told(tmp_path, picture):

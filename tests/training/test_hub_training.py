@@ -93,9 +93,9 @@ def test_coca_learns_to_do_without_its_picture(data, models, tmp_path, small, ca
 
 def test_distilbert_becomes_a_classifier(data, models, tmp_path, small, capsys):
     assert 0 <= train("audibility", data, models, tmp_path, capsys)["accuracy"] <= 1
-    players = load_profile("hub", "cpu", str(models), (str(tmp_path / "audibility"),)).players_for("classifier")
-    assert str(tmp_path) in players.loader.sources["audibility"].id
-    said = players.classifier("audio").probability(["a car horn sounds", "a dog"])
+    method_models = load_profile("hub", "cpu", str(models), (str(tmp_path / "audibility"),)).models_for("classifier")
+    assert str(tmp_path) in method_models.loader.sources["audibility"].id
+    said = method_models.classifier("audio").probability(["a car horn sounds", "a dog"])
     assert said.shape == (2,)
     assert ((said > 0) & (said < 1)).all()
 
@@ -112,12 +112,12 @@ def test_the_mask_denoiser_learns_on_a_pretrained_vq_vae(data, models, tmp_path,
 def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_path, small, capsys, picture, sound):
     assert train("prefix-diffusion", data, models, tmp_path, capsys)["dev_loss"] > 0
     profile = load_profile("hub", "cpu", str(models), (str(tmp_path),))
-    players = profile.players_for("prefix-diffusion")
-    (features,) = players.encode([picture])
-    assert torch.allclose(features.pooled, players.ranker("image").embed_media([picture])[0])
-    net = players.prefix_denoiser()
-    prefix = net.prefix({"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([players.start_token("image")]))
-    assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (1, 6, len(players.tokenizer))
+    method_models = profile.models_for("prefix-diffusion")
+    (features,) = method_models.encode([picture])
+    assert torch.allclose(features.pooled, method_models.ranker("image").embed_media([picture])[0])
+    net = method_models.prefix_denoiser()
+    prefix = net.prefix({"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([method_models.start_token("image")]))
+    assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (1, 6, len(method_models.tokenizer))
     assert set(caption("prefix-diffusion", models, tmp_path, picture).weights) == {"prefix-diffusion", "image-ranker"}
     assert any("describes pictures only" in note for note in caption("prefix-diffusion", models, tmp_path, sound).notes)
 

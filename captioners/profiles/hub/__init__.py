@@ -39,7 +39,7 @@ def profile(
     judges = ModelLoader(judged, device, announce)
     shared = SharedModels(loader, name)
     captioner = CaptionerFamilyModels(shared)
-    seats: dict[str, Any] = {
+    models_by_method: dict[str, Any] = {
         "cfg": captioner,
         "classifier": Gpt2Models(shared),
         "mc-diffusion": (MaskCheckpointModels if loader.has("mc-diffusion") else FallbackModels)(shared, "mc-diffusion"),
@@ -47,7 +47,7 @@ def profile(
     }
 
     def load() -> None:
-        for models_of_method in seats.values():
+        for models_of_method in models_by_method.values():
             try:
                 models_of_method.load()
             except ProfileError as error:  # its method's card says so too; the others are read all the same
@@ -58,4 +58,4 @@ def profile(
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in full precision
     slow = () if device.startswith("cuda") else ("classifier",)
-    return Profile(name, captioner, HubJudges(judges), seats, lambda: loader.status or judges.status, load, slow)
+    return Profile(name, captioner, HubJudges(judges), models_by_method, lambda: loader.status or judges.status, load, slow)

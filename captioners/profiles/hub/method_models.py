@@ -49,7 +49,7 @@ class SharedModels:
     @cached_property
     def embedded(self) -> Any:
         """The small models."""
-        return embedded.profile(self.loader.device).players
+        return embedded.profile(self.loader.device).models
 
     def ranker(self, kind: Modality) -> ClipMatcher | ClapMatcher:
         """The matcher that methods may rank with."""

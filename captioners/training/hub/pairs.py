@@ -10,7 +10,7 @@ from accelerate import PartialState
 
 from captioners.evaluation.dataset import Item, read_dataset
 from captioners.media import load_media
-from captioners.metrics.base import Rows
+from captioners.metrics.base import CaptionSet
 from captioners.metrics.ngram import cider
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import choose
@@ -63,7 +63,7 @@ class Pairs:
     def measure(self, captions: Callable[[list[Media]], list[str]]) -> dict[str, float]:
         """CIDEr and how many captions differ, on the development pictures."""
         texts = [t for n in range(0, len(self.dev), 16) for t in captions([load_media(i.path, "image") for i in self.dev[n : n + 16]])]
-        (score,) = cider(Rows([i.id for i in self.dev], texts, [list(i.references) for i in self.dev]))
+        (score,) = cider(CaptionSet([i.id for i in self.dev], texts, [list(i.references) for i in self.dev]))
         return {"cider": score.mean, "distinct": len(set(texts)) / len(texts)}
 
 
