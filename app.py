@@ -1,4 +1,6 @@
-"""Caption Lab in the browser: python app.py [--profile embedded|hub] [--models FILE] [--host H] [--port P] [--device D]"""
+"""Caption Lab in the browser: python app.py [--profile embedded|hub] [--models FILE] [--host H] [--port P] [--device
+D]
+"""
 
 from captioners.ui.serve import main
 

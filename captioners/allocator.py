@@ -1,7 +1,9 @@
-"""Memory that a model frees is kept for its next call, and given back when the work is done; and how a lack of it is told.
+"""Memory that a model frees is kept for its next call, and given back when the work is done; and how a lack of it is
+told.
 
-glibc gives blocks above 32 MB back to the system at once, and the next one begins with a page fault for every 4 kB of it: a batch of
-pictures went through the encoder at 9 a second, and at 22 with what is set here, two thirds of the time having been the kernel's.
+glibc gives blocks above 32 MB back to the system at once, and the next one begins with a page fault for every 4 kB of
+it: a batch of pictures went through the encoder at 9 a second, and at 22 with what is set here, two thirds of the time
+having been the kernel's.
 """
 
 from __future__ import annotations

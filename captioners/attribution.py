@@ -1,7 +1,8 @@
 """Where a word comes from: how much each cell of the input supports each word of a finished caption.
 
-log p(word | input) − log p(word | input without the cell), teacher-forced, all cells in one batch. A method says how its caption is
-scored when cells are hidden (`Captioner.score_without`); page, API, JSON and the metric `pointing` all use the numbers made here.
+log p(word | input) − log p(word | input without the cell), teacher-forced, all cells in one batch. A method says how
+its caption is scored when cells are hidden (`Captioner.score_without`); page, API, JSON and the metric `pointing` all
+use the numbers made here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
     from captioners.captioner import Captioner
 
-GRIDS: dict[Modality, tuple[int, int]] = {"image": (7, 7), "audio": (2, 10)}  # rows and columns; a sound's are frequency and time
-REACH: dict[Modality, int] = {"image": 1, "audio": 0}  # a cell is hidden with its neighbours this far away, who tell much of the same
+GRIDS: dict[Modality, tuple[int, int]] = {
+    "image": (7, 7),
+    "audio": (2, 10),
+}  # rows and columns; a sound's are frequency and time
+REACH: dict[Modality, int] = {
+    "image": 1,
+    "audio": 0,
+}  # a cell is hidden with its neighbours this far away, who tell much of the same
 CELL_SECONDS = 0.512  # of a sound's column: a tenth of the encoder's window
 
 
@@ -53,7 +60,9 @@ def attribute(method: Captioner, media: Media, result: Result, reach: int | None
     if not words:
         return None
     windows = hidden_windows(shape, REACH[media.kind] if reach is None else reach)
-    scores = method.for_kind(media.kind).score_without(media, result, torch.cat([torch.zeros_like(windows[:1]), windows]))
+    scores = method.for_kind(media.kind).score_without(
+        media, result, torch.cat([torch.zeros_like(windows[:1]), windows])
+    )
     if scores is None:
         return None
     support = spread((scores[:1] - scores[1:]).cpu(), windows)  # (cells, tokens)
@@ -102,7 +111,8 @@ def words_of(trace: Sequence[TokenTrace]) -> list[tuple[str, list[int]]]:
 def along_time(cells: Sequence[float], seconds: float) -> list[float]:
     """A sound's cells as what each stretch of CELL_SECONDS adds, over the whole clip.
 
-    Frequencies are added up. A clip longer than the encoder's window was averaged over its windows, so they all tell the same.
+    Frequencies are added up. A clip longer than the encoder's window was averaged over its windows, so they all tell
+    the same.
     """
     rows, columns = GRIDS["audio"]
     once = [sum(cells[row * columns + column] for row in range(rows)) for column in range(columns)]

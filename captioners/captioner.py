@@ -30,7 +30,8 @@ class Captioner(ABC):
 
     @abstractmethod
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        """The loop: yields at every moment, so that a caller may stop: one Step per input if `live`, else an empty list.
+        """The loop: yields at every moment, so that a caller may stop: one Step per input if `live`, else an empty
+        list.
 
         The last moment's Steps are made by `finish` and hold the Results.
         """
@@ -48,8 +49,8 @@ class Captioner(ABC):
     ) -> Step:
         """The last Step of one input: its candidate captions ranked, the best one's trace, and how it came about.
 
-        `logprobs` are the captions' own, where known; `trace_of(i)`, `details_of(i)` and `scores_of(i)`, numbers of the method's own
-        beside the judges', are asked for the best caption only.
+        `logprobs` are the captions' own, where known; `trace_of(i)`, `details_of(i)` and `scores_of(i)`, numbers of the
+        method's own beside the judges', are asked for the best caption only.
         """
         record = current_run()
         ranking = settings.get("ranking", "ranker")
@@ -89,7 +90,10 @@ class Captioner(ABC):
         return self._others[kind]
 
     def run(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
-        """`decode` with a record of its own; a lack of memory is told in a sentence. Kinds with models of their own run one by one."""
+        """`decode` with a record of its own; a lack of memory is told in a sentence.
+
+        Kinds with models of their own run one by one.
+        """
         groups: dict[Captioner, list[int]] = {}
         for place, item in enumerate(media):
             groups.setdefault(self.for_kind(item.kind), []).append(place)
@@ -111,7 +115,9 @@ class Captioner(ABC):
             if not lacks_memory(error):
                 raise
             advice = "choose fewer candidates, a smaller --batch, a smaller model with --models FILE, or --device cpu."
-            raise CaptionLabError(f"There is not enough memory for what {self.spec.title} was asked: {advice}") from error
+            raise CaptionLabError(
+                f"There is not enough memory for what {self.spec.title} was asked: {advice}"
+            ) from error
 
     def caption_batch(self, media: Sequence[Media], settings: Sequence[Settings]) -> list[Result]:
         """One result per input. Inputs may differ in everything: media, scales, seeds."""
@@ -135,7 +141,8 @@ class Captioner(ABC):
         return self.caption_batch([media], [settings or self.spec.settings()])[0]
 
     def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
-        """log p of each token of a finished caption (m, tokens) when some cells of the input cannot be seen: hidden (m, cells).
+        """log p of each token of a finished caption (m, tokens) when some cells of the input cannot be seen: hidden (m,
+        cells).
 
         None if the method cannot tell. `captioners/attribution.py` makes of it where words come from.
         """
@@ -143,7 +150,9 @@ class Captioner(ABC):
 
     @classmethod
     def passes(cls, settings: Settings) -> int:
-        """About how many passes of its model a caption takes, one behind the other: steps where there are steps, else tokens."""
+        """About how many passes of its model a caption takes, one behind the other: steps where there are steps,
+        else tokens.
+        """
         return int(settings.get("num_steps", settings.get("max_tokens", 1)))
 
     @classmethod

@@ -1,4 +1,5 @@
-"""The command line: page, list, caption, evaluate, sweep, compare-runs, bench, train. Options for methods are made from what they declare.
+"""The command line: page, list, caption, evaluate, sweep, compare-runs, bench, train. Options for methods are made from
+what they declare.
 
 Exit code 0 on success, 2 on bad input with one line on stderr. Models are imported when a command needs them.
 """
@@ -52,29 +53,54 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     """A parser of all commands and their options."""
     common = Parser(add_help=False)
-    common.add_argument("--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)")
+    common.add_argument(
+        "--profile", default="embedded", choices=PROFILES, help="where weights come from (default: embedded)"
+    )
     common.add_argument("--models", metavar="FILE", help="hub profile: a TOML or YAML file, role = hub name or folder")
-    common.add_argument("--checkpoint", action="append", default=[], metavar="PATH", help="what `train` wrote; may be repeated")
-    common.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
+    common.add_argument(
+        "--checkpoint", action="append", default=[], metavar="PATH", help="what `train` wrote; may be repeated"
+    )
+    common.add_argument(
+        "--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there"
+    )
 
     methods = Parser(add_help=False)
-    methods.add_argument("--method", action="append", metavar="ID", help="a method, see `list`; may be repeated (default: all that apply)")
     methods.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a control; METHOD.NAME=VALUE for one method only"
+        "--method",
+        action="append",
+        metavar="ID",
+        help="a method, see `list`; may be repeated (default: all that apply)",
+    )
+    methods.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a control; METHOD.NAME=VALUE for one method only",
     )
 
     dataset = Parser(add_help=False)
-    dataset.add_argument("dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv; or one file")
+    dataset.add_argument(
+        "dir", metavar="DIR", help="a folder with captions.jsonl and images/ or audio/, or with esc50.csv; or one file"
+    )
     dataset.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same captions")
     dataset.add_argument("--split", metavar="S", help="only items of this split (of this fold for esc50.csv)")
     dataset.add_argument("--limit", type=int, metavar="N", help="only the first N items")
-    dataset.add_argument("--batch", type=int, default=32, metavar="N", help="items that are captioned at once (default: 32)")
-    dataset.add_argument("--features", metavar="DIR", help="keep the encoders' features here, for this run and later ones")
-    dataset.add_argument("--traces", action="store_true", help="read the words' traces too: what the input added to words, by class")
+    dataset.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="items that are captioned at once (default: 32)"
+    )
+    dataset.add_argument(
+        "--features", metavar="DIR", help="keep the encoders' features here, for this run and later ones"
+    )
+    dataset.add_argument(
+        "--traces", action="store_true", help="read the words' traces too: what the input added to words, by class"
+    )
     pointing = "measure more: do words for boxed objects come from inside the boxes?"
     dataset.add_argument("--metric", action="append", default=[], choices=("pointing",), help=pointing)
     dataset.add_argument("--no-people", action="store_true", help="leave the row of people's own captions out")
-    dataset.add_argument("--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)")
+    dataset.add_argument(
+        "--engine", default="local", choices=("local", "ray"), help="what runs the methods (default: local)"
+    )
     dataset.add_argument("--workers", type=int, metavar="N", help="of Ray (default: one for each GPU, or core)")
 
     outputs = Parser(add_help=False)
@@ -97,20 +123,41 @@ def build_parser() -> Parser:
 
     caption = command("caption", caption_command, "Caption one picture or sound clip.", methods)
     caption.add_argument("file", metavar="FILE")
-    caption.add_argument("--force", action="append", default=[], metavar="POSITION=TOKEN", help="fix a token, counted from 0")
+    caption.add_argument(
+        "--force", action="append", default=[], metavar="POSITION=TOKEN", help="fix a token, counted from 0"
+    )
     caption.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same caption")
     caption.add_argument("--json", action="store_true", help='print {"results": [...]}')
 
     evaluate = command(
-        "evaluate", evaluate_command, "Caption a data set, or take given captions, and measure them.", methods, dataset, outputs
+        "evaluate",
+        evaluate_command,
+        "Caption a data set, or take given captions, and measure them.",
+        methods,
+        dataset,
+        outputs,
     )
-    evaluate.add_argument("--captions", metavar="FILE", help='score these instead: a line is {"id": FILE NAME, "caption": TEXT}')
-    evaluate.add_argument("--over", action="append", default=[], metavar="NAME=V1,V2,…", help="a run for each value; may be repeated")
+    evaluate.add_argument(
+        "--captions", metavar="FILE", help='score these instead: a line is {"id": FILE NAME, "caption": TEXT}'
+    )
+    evaluate.add_argument(
+        "--over", action="append", default=[], metavar="NAME=V1,V2,…", help="a run for each value; may be repeated"
+    )
 
-    sweep = command("sweep", sweep_command, "Measure one method over the values of one or more controls.", methods, dataset, outputs)
-    sweep.add_argument("--over", action="append", required=True, metavar="NAME=V1,V2,…", help="may be repeated: all combinations are run")
+    sweep = command(
+        "sweep", sweep_command, "Measure one method over the values of one or more controls.", methods, dataset, outputs
+    )
+    sweep.add_argument(
+        "--over",
+        action="append",
+        required=True,
+        metavar="NAME=V1,V2,…",
+        help="may be repeated: all combinations are run",
+    )
 
-    compare = command("compare-runs", compare_command, "Are two runs over the same items different? Paired tests, metric by metric.")
+    compare = command(
+        "compare-runs", compare_command, "Are two runs over the same items different? Paired tests, metric by metric."
+    )
     chosen = "what `evaluate --json` wrote; FILE#2 is its second run, FILE#people people's own captions"
     compare.add_argument("runs", nargs=2, metavar="RUN.json", help=chosen)
     compare.add_argument("--json", metavar="OUT", help="write the figures to this file")
@@ -124,19 +171,31 @@ def build_parser() -> Parser:
     train.add_argument("--data", required=True, type=Path, metavar="DIR", help="the training data")
     train.add_argument("--out", required=True, type=Path, metavar="DIR", help="where weights and metrics go")
     train.add_argument(
-        "--cache", type=Path, metavar="DIR", default=Path.home() / ".cache" / "caption-lab", help="for features and checkpoints"
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        default=Path.home() / ".cache" / "caption-lab",
+        help="for features and checkpoints",
     )
     train.add_argument("--seed", type=int, default=0, metavar="N")
     train.add_argument("--epochs", type=float, metavar="N", help="instead of the part's own number")
     train.add_argument("--from", dest="start", type=Path, metavar="DIR", help="go on from the weights in this folder")
     train.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a constant of the recipe or the network"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value for a constant of the recipe or the network",
     )
     train.add_argument("--final", action="store_true", help="audio parts: train on the held-out clips too")
 
-    study = command("study", study_command, "Blind studies: report what people preferred, show the links, forget a rater.")
+    study = command(
+        "study", study_command, "Blind studies: report what people preferred, show the links, forget a rater."
+    )
     study.add_argument("action", choices=("report", "links", "forget"))
-    study.add_argument("store", metavar="STORE", help="the file or URL that `python app.py --study … --store STORE` wrote to")
+    study.add_argument(
+        "store", metavar="STORE", help="the file or URL that `python app.py --study … --store STORE` wrote to"
+    )
     study.add_argument("--study", metavar="ID", help="which study of the store (default: its only one)")
     study.add_argument("--rater", metavar="ID", help="forget: whose votes are to be deleted")
     for kind, words in (("json", "every figure"), ("csv", "one line for each vote"), ("html", "tables and plots")):
@@ -167,7 +226,10 @@ def list_command(args: argparse.Namespace) -> None:
         width = max((len(c.name) for c in spec.controls), default=0)
         for control in spec.controls:
             default = "auto" if control.default is None else control.default
-            print(f"  {control.name:<{width}}  {control.help} {control.allowed[:1].upper()}{control.allowed[1:]}; default {default!r}.")
+            print(
+                f"  {control.name:<{width}}  {control.help} {control.allowed[:1].upper()}{control.allowed[1:]}; "
+                f"default {default!r}."
+            )
         print()
     return None
 
@@ -203,7 +265,9 @@ def caption_command(args: argparse.Namespace) -> None:
 def evaluate_command(args: argparse.Namespace) -> None:
     """Measure methods or given captions on a data set."""
     if args.captions and (args.method or args.set or args.over or args.seed is not None):
-        raise CaptionLabError("Given captions are scored without a method: leave --method, --set, --over and --seed out, or --captions.")
+        raise CaptionLabError(
+            "Given captions are scored without a method: leave --method, --set, --over and --seed out, or --captions."
+        )
     from captioners.evaluation.tables import html_page
 
     measure_command(args, html_page, captions_file=args.captions)
@@ -319,8 +383,14 @@ def bench_command(args: argparse.Namespace) -> None:
         if "reason" in row:
             return print(f"{row['name']}: skipped. {row['reason']}", flush=True)
         verdict = "faster" if row["ratio"] >= 1 else "slower"
-        memory = ", ".join(f"{side} {mb:.0f} MB" for side, mb in row["memory"].items() if mb is not None) or "not told by this system"
-        print(f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f} over {row['repeats']})\n  {row['says']}")
+        memory = (
+            ", ".join(f"{side} {mb:.0f} MB" for side, mb in row["memory"].items() if mb is not None)
+            or "not told by this system"
+        )
+        print(
+            f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f} over {row['repeats']})\n  "
+            f"{row['says']}"
+        )
         return print(f"  {row['ours']:.4g} against {row['peer']:.4g} {row['unit']}; peak memory: {memory}", flush=True)
 
     report = bench(Lab(args.profile, args.device, args.models, args.checkpoint).profile, args.only, progress=show)
@@ -371,13 +441,17 @@ def study_command(args: argparse.Namespace) -> None:
     if "://" not in args.store and not Path(args.store).is_file():
         raise CaptionLabError(f"There is no store {args.store}: give the file or URL that a study was started with.")
     if (args.action == "forget") != bool(args.rater):
-        raise CaptionLabError("`study forget STORE --rater ID` deletes the votes of one rater: give --rater there and only there.")
+        raise CaptionLabError(
+            "`study forget STORE --rater ID` deletes the votes of one rater: give --rater there and only there."
+        )
     outputs = {kind: writable(name) for kind in ("json", "csv", "html") if (name := getattr(args, kind))}
     store = Store(args.store)
     try:
         study = store.study(args.study)
         if args.action == "links":
-            return print(f"{study.title}\n  raters:  /?study={study.id}\n  results: /?study={study.id}&results={study.secret}")
+            return print(
+                f"{study.title}\n  raters:  /?study={study.id}\n  results: /?study={study.id}&results={study.secret}"
+            )
         if args.action == "forget":
             if not store.knows(study.id, args.rater):
                 raise CaptionLabError(f"There is no rater {args.rater!r} in this study: check the id.")
@@ -418,13 +492,16 @@ def settings_for(specs: list[Spec], assignments: Sequence[str], forced: dict[str
         target, value = assigned(assignment, "NAME=VALUE or METHOD.NAME=VALUE")
         method, _, name = target.rpartition(".")
         if method and method not in values:
-            raise SettingsError(f"--set {assignment} is for a method that was not chosen: choose from {', '.join(values)}.")
+            raise SettingsError(
+                f"--set {assignment} is for a method that was not chosen: choose from {', '.join(values)}."
+            )
         addressed = [s for s in specs if method in ("", s.id)]
         listening = [s for s in addressed if s.listens_to(name)]
         if not listening:
             known = dict.fromkeys(c.name for s in addressed for c in s.controls)
             raise SettingsError(
-                f"There is no control called {name!r} in {', '.join(s.id for s in addressed)}: choose from {', '.join(known)}."
+                f"There is no control called {name!r} in {', '.join(s.id for s in addressed)}: choose from "
+                f"{', '.join(known)}."
             )
         for spec in listening:
             values[spec.id][name] = value

@@ -1,4 +1,5 @@
-"""What a method is handed, declared: the models, tokenizers and matchers that every profile must offer under these names.
+"""What a method is handed, declared: the models, tokenizers and matchers that every profile must offer under these
+names.
 
 A profile gives each method an object of one of the `…Models` protocols below; a method uses nothing beyond its own. The
 implementations are in `captioners/profiles`, the tests' stand-ins in `tests/fakes.py`.
@@ -96,7 +97,9 @@ class LanguageModel(Protocol):
         """Its size."""
         ...
 
-    def __call__(self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def __call__(
+        self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens.
 
         `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.
@@ -122,7 +125,9 @@ class ConditionalDecoder(Protocol):
         """{modality: (n, cells, c)} → what the rows, put into `order`, attend to."""
         ...
 
-    def __call__(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def __call__(
+        self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens."""
         ...
 

@@ -1,4 +1,5 @@
-"""The controls that several methods share. A shared control has one meaning and one range; a method may change its default.
+"""The controls that several methods share. A shared control has one meaning and one range; a method may change its
+default.
 
 CONTROLS = (GUIDANCE_SCALE, NUM_CANDIDATES.but(default=8), number("top_k", "Top k", "…", 512, 1, 4096, 1))
 """
@@ -10,7 +11,9 @@ from typing import Any
 from captioners.types import Control
 
 
-def number(name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more: Any) -> Control:
+def number(
+    name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more: Any
+) -> Control:
     """A slider; a step of 1 makes it whole."""
     return Control(name, "number", label, help, default, low, high, step, **more)
 
@@ -26,10 +29,24 @@ def choice(name: str, label: str, help: str, choices: tuple[str, ...]) -> Contro
 
 
 GUIDANCE_SCALE = number(
-    "guidance_scale", "Guidance scale γ", "How far the caption is pushed towards what the input says; 1 is off.", 2.0, 0, 5, 0.1, front=True
+    "guidance_scale",
+    "Guidance scale γ",
+    "How far the caption is pushed towards what the input says; 1 is off.",
+    2.0,
+    0,
+    5,
+    0.1,
+    front=True,
 )
 LM_WEIGHT = number(
-    "lm_weight", "LM weight w", "How much a language model's opinion of the next word counts; 0 is off.", 0.0, 0, 1, 0.05, front=True
+    "lm_weight",
+    "LM weight w",
+    "How much a language model's opinion of the next word counts; 0 is off.",
+    0.0,
+    0,
+    1,
+    0.05,
+    front=True,
 )
 MASK_RATE = number(
     "mask_rate",
@@ -42,9 +59,24 @@ MASK_RATE = number(
     front=True,
 )
 NUM_CANDIDATES = number(
-    "num_candidates", "Candidates", "How many captions are finished and ranked; the best one is shown.", 1, 1, 64, 1, front=True
+    "num_candidates",
+    "Candidates",
+    "How many captions are finished and ranked; the best one is shown.",
+    1,
+    1,
+    64,
+    1,
+    front=True,
 )
-TEMPERATURE = number("temperature", "Temperature", "0 takes the best word at every step; above, words are drawn at random.", 0.0, 0, 2, 0.1)
+TEMPERATURE = number(
+    "temperature",
+    "Temperature",
+    "0 takes the best word at every step; above, words are drawn at random.",
+    0.0,
+    0,
+    2,
+    0.1,
+)
 MAX_TOKENS = number("max_tokens", "Longest caption", "The most tokens a caption may have.", 30, 1, 40, 1)
 SEED = number("seed", "Seed", "The same seed gives the same caption.", 0, 0, 2**31 - 1, 1)
 RANKING = choice(

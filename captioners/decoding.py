@@ -16,14 +16,26 @@ from torch import Tensor
 from captioners import guidance
 from captioners.contract import Matcher, Tokenizer
 from captioners.text import EOS
-from captioners.types import Alternative, Candidate, Media, Modality, Settings, SettingsError, StepToken, TokenState, TokenTrace
+from captioners.types import (
+    Alternative,
+    Candidate,
+    Media,
+    Modality,
+    Settings,
+    SettingsError,
+    StepToken,
+    TokenState,
+    TokenTrace,
+)
 
 ALTERNATIVES = 10
 SAMPLING_TEMPERATURE = 0.7  # of the further candidates when the first one is greedy
 
 
 def generator(seed: int, media: Media, candidate: int) -> torch.Generator:
-    """Randomness of one candidate: by seed, media and index alone, so that a batch, a resume or a cluster changes nothing."""
+    """Randomness of one candidate: by seed, media and index alone, so that a batch, a resume or a cluster changes
+    nothing.
+    """
     key = hashlib.sha256(f"{seed} {media.hash} {candidate}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "little") % 2**63)
 
@@ -35,7 +47,9 @@ def stack_by_modality(tensors: Sequence[Tensor], kinds: Sequence[Modality]) -> t
     order = torch.empty(len(tensors), dtype=torch.long)
     order[torch.tensor(sources)] = torch.arange(len(tensors))
     pairs = list(zip(tensors, kinds, strict=True))
-    return order, {modality: torch.stack([tensor for tensor, kind in pairs if kind == modality]) for modality in modalities}
+    return order, {
+        modality: torch.stack([tensor for tensor, kind in pairs if kind == modality]) for modality in modalities
+    }
 
 
 def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
@@ -45,7 +59,9 @@ def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
 
 
 def choose_tokens(guided: Tensor, temperatures: Sequence[float], sources: Sequence[torch.Generator]) -> Tensor:
-    """guided (rows, vocab) log-probabilities → the next token of each row (rows,): the best one, or drawn where warm."""
+    """guided (rows, vocab) log-probabilities → the next token of each row (rows,): the best one, or drawn where
+    warm.
+    """
     for row, (temperature, source) in enumerate(zip(temperatures, sources, strict=True)):
         if temperature > 0:
             guided[row] = guided[row] / temperature + gumbel(guided.shape[1:], source).to(guided.device)
@@ -74,30 +90,40 @@ def forced_ids(tokenizer: Tokenizer, settings: Settings, max_tokens: int) -> dic
         single = tokenizer.token_id(word)
         pieces = tokenizer.encode(word) if single is None else [single]
         if not pieces or {*pieces} & ({*tokenizer.special_ids} - {tokenizer.eos}):
-            raise SettingsError(f"forced token {word!r} is not known to this model: choose one of the alternatives shown.")
+            raise SettingsError(
+                f"forced token {word!r} is not known to this model: choose one of the alternatives shown."
+            )
         forced |= {position + i: token for i, token in enumerate(pieces)}
     if forced and max(forced) >= max_tokens:
-        raise SettingsError(f"forced position {max(forced)} is past the end: give positions below max_tokens = {max_tokens}.")
+        raise SettingsError(
+            f"forced position {max(forced)} is past the end: give positions below max_tokens = {max_tokens}."
+        )
     return forced
 
 
 @dataclass
 class TraceColumns:
-    """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the end.
+    """What the distributions said at each position, for all rows of a batch at once; rows become TokenTraces at the
+    end.
 
-    Rows may leave the batch or change places in it, so a caption knows its `places`: the row where it stood at each position.
+    Rows may leave the batch or change places in it, so a caption knows its `places`: the row where it stood at each
+    position.
     """
 
     tokenizer: Tokenizer
     chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
     columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
-    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)  # name → values, ids (rows, ALTERNATIVES)
+    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(
+        default_factory=list
+    )  # name → values, ids (rows, ALTERNATIVES)
     cond: list[Tensor] = field(default_factory=list)  # kept whole: KL wants it once the unconditional column is known
     kl: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
 
     def add(self, token: Tensor, distributions: dict[str, Tensor]) -> None:
-        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not computed."""
+        """One position: token (rows,), distributions {name: log-probabilities (rows, vocab)}, rows of NaN where not
+        computed.
+        """
         self.chosen.append(token)
         self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
         tops = {name: logp.topk(ALTERNATIVES, dim=1) for name, logp in distributions.items()}
@@ -107,7 +133,9 @@ class TraceColumns:
         self.entropy.append(guidance.entropy(distributions["guided"]))
 
     def fill(self, name: str, captions: Sequence[Sequence[int]], logp: Tensor) -> None:
-        """A column that was unknown while decoding: the places of some captions, and logp (captions, positions, vocab)."""
+        """A column that was unknown while decoding: the places of some captions, and logp (captions, positions,
+        vocab).
+        """
         for position, token in enumerate(self.chosen):
             going = [(i, places[position]) for i, places in enumerate(captions) if position < len(places)]
             if not going:
@@ -135,7 +163,9 @@ class TraceColumns:
             uncond=values["uncond"],
             guided=values["guided"],
             lm=values["lm"] if "lm" in known else None,
-            alternatives={name: self._alternatives(top[0][place], top[1][place], before) for name, top in known.items()},
+            alternatives={
+                name: self._alternatives(top[0][place], top[1][place], before) for name, top in known.items()
+            },
             kl=self.kl[position][place].item(),
             entropy=self.entropy[position][place].item(),
         )
@@ -170,20 +200,30 @@ def rank(
 
 
 def agreement(texts: Sequence[str]) -> list[float]:
-    """Minimum Bayes risk: how much each caption shares with the others, as the mean F1 of their words and pairs of words."""
+    """Minimum Bayes risk: how much each caption shares with the others, as the mean F1 of their words and pairs of
+    words.
+    """
     bags = [Counter([*(words := text.split()), *pairwise(words)]) for text in texts]
 
     def shared(a: Counter[Any], b: Counter[Any]) -> float:
         return 2 * (a & b).total() / max(1, a.total() + b.total())
 
-    pairs = {(i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)}  # (a, b) share what (b, a) share
-    return [sum(pairs[min(i, j), max(i, j)] for j in range(len(bags)) if j != i) / max(1, len(bags) - 1) for i in range(len(bags))]
+    pairs = {
+        (i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)
+    }  # (a, b) share what (b, a) share
+    return [
+        sum(pairs[min(i, j), max(i, j)] for j in range(len(bags)) if j != i) / max(1, len(bags) - 1)
+        for i in range(len(bags))
+    ]
 
 
 def diversity(texts: Sequence[str]) -> dict[str, float]:
     """How varied a set of candidates is: the share of distinct captions, Dist-1, Dist-2, and how little they agree."""
     words = [text.split() for text in texts]
-    ones, twos = [word for caption in words for word in caption], [pair for caption in words for pair in pairwise(caption)]
+    ones, twos = (
+        [word for caption in words for word in caption],
+        [pair for caption in words for pair in pairwise(caption)],
+    )
     return {
         "distinct": len({*texts}) / len(texts),
         "dist-1": len({*ones}) / max(1, len(ones)),

@@ -1,9 +1,9 @@
 """The loop that the two diffusion methods share: noisy captions, guided step by step, watched and traced.
 
-A `DiffusionProcess` owns what differs: the state, the model behind it, and how a state moves to the next time. Its model speaks in
-hidden vectors h; an `OutputLayer` makes h into logits over the vocabulary, and because logits are linear in h, guided logits are the
-logits of guided vectors. So the vectors of every step are all that is kept, and distributions are made again only where a trace
-shows them.
+A `DiffusionProcess` owns what differs: the state, the model behind it, and how a state moves to the next time. Its
+model speaks in hidden vectors h; an `OutputLayer` makes h into logits over the vocabulary, and because logits are
+linear in h, guided logits are the logits of guided vectors. So the vectors of every step are all that is kept, and
+distributions are made again only where a trace shows them.
 """
 
 from __future__ import annotations
@@ -76,13 +76,18 @@ class OutputLayer:
 
 
 def sample_tokens(logp: Tensor, chance: Tensor) -> Tensor:
-    """One draw per position: (m, vocab) → (m,). One number of chance (m,) decides each: a row's randomness is its own and little."""
+    """One draw per position: (m, vocab) → (m,).
+
+    One number of chance (m,) decides each: a row's randomness is its own and little.
+    """
     total = logp.softmax(-1).cumsum(-1)
     return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)
 
 
 def forbid_neighbours(words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
-    """logp (m, vocab) of the positions at (r, n), with −inf on the words that stand beside them: words (r, n), −1 where none does."""
+    """logp (m, vocab) of the positions at (r, n), with −inf on the words that stand beside them: words (r, n), −1
+    where none does.
+    """
     logp = logp.clone()
     beside = F.pad(words, (1, 1), value=-1)
     for word in (beside[:, :-2][at], beside[:, 2:][at]):
@@ -102,7 +107,10 @@ class Canvas:
 
 
 class DiffusionProcess(ABC):
-    """One method's diffusion of all captions of a batch. They differ in number of steps: those that are done are not asked again."""
+    """One method's diffusion of all captions of a batch.
+
+    They differ in number of steps: those that are done are not asked again.
+    """
 
     output: OutputLayer
     canvas: Canvas
@@ -110,7 +118,8 @@ class DiffusionProcess(ABC):
 
     @abstractmethod
     def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
-        """At the rows' k-th step, hidden vectors of x0: of rows (r,) under the full condition, and of second (s,) under the other one.
+        """At the rows' k-th step, hidden vectors of x0: of rows (r,) under the full condition, and of second (s,) under
+        the other one.
 
         Both (·, n, d), made in one batch.
         """
@@ -210,7 +219,10 @@ class DenoisingTrace:
                 self.shown = logp.gather(-1, shown[..., None])[..., 0]  # (steps, n)
 
     def _vectors(self, kept: list[DenoisingStep]) -> dict[str, Tensor]:
-        """Hidden vectors (steps, n, d). Where guidance is off, one pass over the kept states gives the second branch's."""
+        """Hidden vectors (steps, n, d).
+
+        Where guidance is off, one pass over the kept states gives the second branch's.
+        """
         caption, process, n = self.caption, self.history.process, self.caption.length
         cond = torch.stack([step.cond[step.rows == self.row][0, :n] for step in kept])
         if caption.weight == 1:
@@ -220,8 +232,13 @@ class DenoisingTrace:
         return {"cond": cond, "uncond": uncond, "guided": guidance.cfg(cond, uncond, caption.weight)}
 
     def trace(self) -> list[TokenTrace]:
-        """One entry per position, with the distributions that its word was taken from; inside, its log-probabilities along all steps."""
-        columns, along = TraceColumns(self.history.tokenizer), {name: logp.T.tolist() for name, logp in self.along.items()}
+        """One entry per position, with the distributions that its word was taken from; inside, its log-probabilities
+        along all steps.
+        """
+        columns, along = (
+            TraceColumns(self.history.tokenizer),
+            {name: logp.T.tolist() for name, logp in self.along.items()},
+        )
         for position, token in enumerate(self.tokens):
             columns.add(token[None], {name: logp[position, None] for name, logp in self.distributions.items()})
         entries = []
@@ -234,7 +251,8 @@ class DenoisingTrace:
         """Its words step by step, and what the process tells."""
         frames = [self.history.frame(self.row, k, logp) for k, logp in enumerate(self.shown)]
         denoising = [
-            {"step": k, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in tokens]} for k, tokens in enumerate(frames, 1)
+            {"step": k, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in tokens]}
+            for k, tokens in enumerate(frames, 1)
         ]
         return {"denoising": denoising, **self.history.process.details(self.row)}
 
@@ -249,7 +267,8 @@ class Decision:
 
 
 def decisions(tokenizer: Tokenizer, result: Result, drafts: bool, most: int = 4) -> list[Decision] | None:
-    """When the words of a finished caption were decided, in at most `most` groups; None if it has no record of its steps.
+    """When the words of a finished caption were decided, in at most `most` groups; None if it has no record of its
+    steps.
 
     `drafts` counts words that may still change among what was known.
     """
@@ -260,7 +279,9 @@ def decisions(tokenizer: Tokenizer, result: Result, drafts: bool, most: int = 4)
     forced = {int(position): tokenizer.token_id(word) for position, word in result.settings.get("forced", {}).items()}
     states = [[forced.get(position) for position in range(len(final))]]  # before each step
     for frame in frames:
-        states.append([tokenizer.token_id(text) if state in at_hand else None for text, state, _ in frame["tokens"][: len(final)]])
+        states.append(
+            [tokenizer.token_id(text) if state in at_hand else None for text, state, _ in frame["tokens"][: len(final)]]
+        )
     decided = []  # the step that each word stands from
     for position, token in enumerate(final):
         step = len(frames) - 1
@@ -285,7 +306,9 @@ class DenoisingCaptioner(Captioner):
         process: DiffusionProcess,
         live: bool,
     ) -> Iterator[list[Step]]:
-        """One Step per input after every step of the diffusion if `live`, and at the end the ones that hold the Results."""
+        """One Step per input after every step of the diffusion if `live`, and at the end the ones that hold the
+        Results.
+        """
         record = current_run()
         history = DenoisingHistory(self.models.tokenizer, captions, process, record)
         device = process.canvas.tokens.device
@@ -293,7 +316,8 @@ class DenoisingCaptioner(Captioner):
         ends = torch.tensor([c.steps for c in captions], device=device)
         for k in range(int(ends.max())):
             with record.stage("decode"):
-                # what both branches believe, for the rows that still have steps to take and those of them that are guided
+                # what both branches believe, for the rows that still have steps to take and those of them that are
+                # guided
                 active = (ends > k).nonzero()[:, 0]
                 second = active[weights[active] != 1]
                 cond, uncond = process.predict(active, k, second)

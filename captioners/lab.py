@@ -1,4 +1,5 @@
-"""The one way from inputs, a method and settings to scored results: page, API, command line, evaluation and Ray all go through a `Lab`.
+"""The one way from inputs, a method and settings to scored results: page, API, command line, evaluation and Ray all go
+through a `Lab`.
 
 A lab has one profile. Its methods and judges are loaded when first used; the methods caption, the judges only score.
 """
@@ -40,7 +41,9 @@ class AvailableJudges:
 
 
 def find_text_judge(judges: Judges) -> tuple[TextJudge | None, tuple[str, ...]]:
-    """BERTScore's encoder where a profile has one, or a note why it cannot be had; it is large, and only data sets are measured with it."""
+    """BERTScore's encoder where a profile has one, or a note why it cannot be had; it is large, and only data sets
+    are measured with it.
+    """
     try:
         return judges.texts(), ()
     except ProfileError as error:
@@ -70,13 +73,17 @@ def choose_methods(kind: Modality, names: list[str] | None = None) -> list[Spec]
     """The named methods, which must know this kind of media, or all that do."""
     able = [s for s in registry.available() if kind in s.modalities]
     if not able:
-        raise CaptionLabError(f"No method can caption {KINDS[kind]}: give {' or '.join(w for k, w in KINDS.items() if k != kind)}.")
+        raise CaptionLabError(
+            f"No method can caption {KINDS[kind]}: give {' or '.join(w for k, w in KINDS.items() if k != kind)}."
+        )
     if not names:
         return able
     specs = [registry.find(name).spec for name in dict.fromkeys(names)]
     for spec in specs:
         if spec not in able:
-            raise CaptionLabError(f"The method {spec.id} cannot caption {KINDS[kind]}: choose from {', '.join(s.id for s in able)}.")
+            raise CaptionLabError(
+                f"The method {spec.id} cannot caption {KINDS[kind]}: choose from {', '.join(s.id for s in able)}."
+            )
     return specs
 
 
@@ -84,7 +91,11 @@ class Lab:
     """Captions with any method of one profile, scored."""
 
     def __init__(
-        self, profile: str | Profile = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()
+        self,
+        profile: str | Profile = "embedded",
+        device: str = "auto",
+        models: str | None = None,
+        checkpoints: Sequence[str] = (),
     ):
         self.profile = load_profile(profile, device, models, checkpoints) if isinstance(profile, str) else profile
         self._methods: dict[str, Captioner] = {}
@@ -98,7 +109,9 @@ class Lab:
 
     def method(self, name: str) -> Captioner:
         """The method of that id, on this lab's models."""
-        if name not in self._methods:  # what is there is had without the lock, which a forked process would inherit as it was
+        if (
+            name not in self._methods
+        ):  # what is there is had without the lock, which a forked process would inherit as it was
             with self._lock:
                 if name not in self._methods:
                     self._methods[name] = registry.load(name, self.profile)
@@ -125,8 +138,8 @@ class Lab:
     ) -> Iterator[list[Step]]:
         """One input per setting, decoded as one batch; yields at every moment, so that a caller may stop.
 
-        A moment is one Step per input if `live`, else an empty list; the last one's Steps hold the results, with what the judges
-        say of them if `scored`.
+        A moment is one Step per input if `live`, else an empty list; the last one's Steps hold the results, with what
+        the judges say of them if `scored`.
         """
         captioner = self.method(method)
         for item in media:
@@ -136,7 +149,9 @@ class Lab:
                 steps = [replace(s, result=self.score(s.finished, m)) for s, m in zip(steps, media, strict=True)]
             yield steps
 
-    def results(self, media: Sequence[Media], method: str, settings: Sequence[Settings] | None = None, scored: bool = True) -> list[Result]:
+    def results(
+        self, media: Sequence[Media], method: str, settings: Sequence[Settings] | None = None, scored: bool = True
+    ) -> list[Result]:
         """The finished results alone; without settings, by the method's own defaults."""
         if not media:
             return []
@@ -156,9 +171,13 @@ class Lab:
             text = embed_captions(judges.matcher, [result.caption])[0]
             scores["clipscore"] = Score(float(clipscore(self._media_vector(media), text)), judges.matcher.name)
         if judges.fluency:
-            scores["perplexity"] = Score(float(np.exp(log_perplexity(judges.fluency, [result.caption])[0])), judges.fluency.name)
+            scores["perplexity"] = Score(
+                float(np.exp(log_perplexity(judges.fluency, [result.caption])[0])), judges.fluency.name
+            )
         if judges.audibility:
-            scores["audibility"] = Score(float(judges.audibility.probability([result.caption])[0]), judges.audibility.name)
+            scores["audibility"] = Score(
+                float(judges.audibility.probability([result.caption])[0]), judges.audibility.name
+            )
         return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *judges.notes])
 
     def explain(self, result: Result, media: Media) -> Result:

@@ -1,7 +1,7 @@
 """What one run records while it works: the weights it used, seconds per stage, calls per model.
 
-A run may go on in another thread after each of its moments, so its record is made the current one around every one of them.
-Whoever hands out a trained part calls `record_weights`, and the run's results name what was recorded.
+A run may go on in another thread after each of its moments, so its record is made the current one around every one of
+them. Whoever hands out a trained part calls `record_weights`, and the run's results name what was recorded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def current_run() -> RunRecord:
     """The record of the run that this code is a part of."""
     record = _current.get()
     if record is None:
-        raise RuntimeError("`decode` was called by itself: call `caption`, `caption_batch`, `stream` or `run`, which keep a record.")
+        raise RuntimeError(
+            "`decode` was called by itself: call `caption`, `caption_batch`, `stream` or `run`, which keep a record."
+        )
     return record
 
 

@@ -1,4 +1,7 @@
-"""Tables for spreadsheets. A cell that a spreadsheet would take for a formula is quoted, whoever wrote the text in it."""
+"""Tables for spreadsheets.
+
+A cell that a spreadsheet would take for a formula is quoted, whoever wrote the text in it.
+"""
 
 from __future__ import annotations
 

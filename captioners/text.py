@@ -20,7 +20,9 @@ PAIRS = {"image": "picture", "audio": "sound"}  # the domain of captions that co
 
 
 def clean(text: str) -> str:
-    """A caption as the models know it: one line, no quotes, no special tokens, no space before punctuation, no full stop at the end."""
+    """A caption as the models know it: one line, no quotes, no special tokens, no space before punctuation, no full
+    stop at the end.
+    """
     text = re.sub(r"[\"“”«»`<>]|''", " ", text).replace("’", "'")
     text = re.sub(r"\s+([,.;:!?'])", r"\1", re.sub(r"\s+", " ", text))
     return text.strip(" .,;:!?-")
@@ -40,20 +42,28 @@ class CaptionTokenizer:
         self.tokenizer = tokenizer
         self.pad, self.bos, self.eos, self.mask, self.unk = (_special_id(tokenizer, t) for t in SPECIALS)
         added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
-        self.tags = {text.strip("<>"): i for text, i in added.items() if text not in SPECIALS}  # domain → its start token
+        self.tags = {
+            text.strip("<>"): i for text, i in added.items() if text not in SPECIALS
+        }  # domain → its start token
         self.special_ids = tuple(added.values())
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, domains: Sequence[str] = ()) -> CaptionTokenizer:
-        """A new BPE over `texts`, with a start token for each domain: pictures, sounds and the text corpora in `domains`."""
+        """A new BPE over `texts`, with a start token for each domain: pictures, sounds and the text corpora in
+        `domains`.
+        """
         tokenizer = Tokenizer(models.BPE(unk_token=UNK))
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+        )
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation(), pre_tokenizers.Digits(individual_digits=True)]
         )
         tokenizer.decoder = decoders.Metaspace()
         specials = [*SPECIALS, *(f"<{domain}>" for domain in (*PAIRS.values(), *domains))]
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, min_frequency=3, show_progress=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=specials, min_frequency=3, show_progress=False
+        )
         tokenizer.train_from_iterator((clean(t) for t in texts), trainer)
         return cls(tokenizer)
 
@@ -79,7 +89,10 @@ class CaptionTokenizer:
         return self.tokenizer.decode([i for i in ids if i not in self.special_ids]).strip()
 
     def piece(self, token_id: int, before: int | None = None) -> str:
-        """One token as it is shown, a leading space before a word. Vocabularies that mark the end of words need the token before."""
+        """One token as it is shown, a leading space before a word.
+
+        Vocabularies that mark the end of words need the token before.
+        """
         return (self.tokenizer.id_to_token(int(token_id)) or UNK).replace("▁", " ")
 
     def token_id(self, piece: str) -> int | None:

@@ -59,7 +59,9 @@ def from_json(kind: Any, value: Any) -> Any:
         return math.nan if kind is float else None
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return kind(**{f.name: from_json(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value})
+        return kind(
+            **{f.name: from_json(hints[f.name], value[f.name]) for f in dataclasses.fields(kind) if f.name in value}
+        )
     if origin in (typing.Union, _types.UnionType):
         return from_json(next(a for a in args if a is not type(None)), value)
     if origin is list:
@@ -79,8 +81,9 @@ def from_json(kind: Any, value: Any) -> Any:
 class Media:
     """One decoded picture or sound clip; made by `captioners.media.load_media`, never by hand.
 
-    `data` is (height, width, 3) uint8 for a picture and (samples,) float32 in [-1, 1], mono, for sound. `band` is the same sound with
-    the high tones that `data` has no room for, for models that hear them; it does not take part in `hash` or JSON.
+    `data` is (height, width, 3) uint8 for a picture and (samples,) float32 in [-1, 1], mono, for sound. `band` is the
+    same sound with the high tones that `data` has no room for, for models that hear them; it does not take part in
+    `hash` or JSON.
     """
 
     kind: Modality
@@ -188,7 +191,16 @@ class Control:
         return number
 
     def _switch(self, value: Any) -> bool | None:
-        words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+        words = {
+            "true": True,
+            "on": True,
+            "yes": True,
+            "1": True,
+            "false": False,
+            "off": False,
+            "no": False,
+            "0": False,
+        }
         return words.get(str(value).lower())
 
     def _text(self, value: Any) -> str | None:
@@ -200,11 +212,18 @@ class Control:
 class Settings(Mapping[str, Any]):
     """The value of every control of one method, checked; plus `forced`, {position: token}, which fixes tokens.
 
-    Made by `Spec.settings`. Read a value as `settings["guidance_scale"]`. `traced` is no setting of the caption: without it a method
-    may leave the trace and the details of its result empty, which nobody reads in a large evaluation.
+    Made by `Spec.settings`. Read a value as `settings["guidance_scale"]`. `traced` is no setting of the caption:
+    without it a method may leave the trace and the details of its result empty, which nobody reads in a large
+    evaluation.
     """
 
-    def __init__(self, controls: tuple[Control, ...], values: Mapping[str, Any] = {}, forced: Mapping[Any, str] = {}, traced: bool = True):
+    def __init__(
+        self,
+        controls: tuple[Control, ...],
+        values: Mapping[str, Any] = {},
+        forced: Mapping[Any, str] = {},
+        traced: bool = True,
+    ):
         known = {c.name: c for c in controls}
         for name in values:
             if name not in known:
@@ -234,7 +253,9 @@ class Settings(Mapping[str, Any]):
 
     def replace(self, forced: Mapping[Any, str] | None = None, **values: Any) -> Settings:
         """A copy with some values changed."""
-        return Settings(self.controls, {**self.values_, **values}, self.forced if forced is None else forced, self.traced)
+        return Settings(
+            self.controls, {**self.values_, **values}, self.forced if forced is None else forced, self.traced
+        )
 
     def untraced(self) -> Settings:
         """A copy that asks for the caption alone."""
@@ -250,12 +271,16 @@ def _position(value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         position = -1
     if position < 0:
-        raise SettingsError(f"forced position {value!r} is not possible: give a whole number from 0, counted in tokens.")
+        raise SettingsError(
+            f"forced position {value!r} is not possible: give a whole number from 0, counted in tokens."
+        )
     return position
 
 
 def _token(value: Any) -> str:
-    if not isinstance(value, str) or not (value.strip() or value == " "):  # a lone space is a piece too: it begins a number
+    if not isinstance(value, str) or not (
+        value.strip() or value == " "
+    ):  # a lone space is a piece too: it begins a number
         raise SettingsError(f"forced token {value!r} is not possible: give a word or a piece of one.")
     return value
 
@@ -280,7 +305,9 @@ class Spec:
     modalities: tuple[Modality, ...]
     controls: tuple[Control, ...]
     formula: str = ""
-    unguided: Mapping[str, Any] = field(default_factory=dict, hash=False)  # the controls that guide → the values at which they do not
+    unguided: Mapping[str, Any] = field(
+        default_factory=dict, hash=False
+    )  # the controls that guide → the values at which they do not
     branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
     card_scores: tuple[str, ...] = ()  # names of scores that its card shows beside those that every card shows
     explanation: Explanation | None = None  # without one, the page shows the words at the top of the method's file

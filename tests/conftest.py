@@ -44,7 +44,9 @@ def play() -> Callable[..., Media]:
         rng = np.random.default_rng(seed)
         t = np.arange(round(seconds * rate)) / rate
         tone = np.sin(2 * np.pi * (rng.uniform(150, 900) * t + rng.uniform(20, 200) * t**2))
-        return load_media((rate, (0.3 * tone + 0.02 * rng.normal(size=len(t))).astype(np.float32)), name=f"tone-{seed}.wav")
+        return load_media(
+            (rate, (0.3 * tone + 0.02 * rng.normal(size=len(t))).astype(np.float32)), name=f"tone-{seed}.wav"
+        )
 
     return sound
 
@@ -80,5 +82,7 @@ def one_thread(monkeypatch):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests come last: while they run, made-up methods stand in the register and Playwright's event loop is open."""
+    """Browser tests come last: while they run, made-up methods stand in the register and Playwright's event loop is
+    open.
+    """
     items.sort(key=lambda item: "browser" in item.path.parts)

@@ -89,7 +89,9 @@ class NoJudges:
         raise MissingPart("There is no fluency-judge.safetensors: run `python -m captioners train fluency-judge`.")
 
     def audibility(self):
-        raise MissingPart("There is no audibility-judge.safetensors: run `python -m captioners train audibility-judge`.")
+        raise MissingPart(
+            "There is no audibility-judge.safetensors: run `python -m captioners train audibility-judge`."
+        )
 
     def texts(self):
         return None
@@ -120,11 +122,22 @@ class Echo(Captioner):
             captions.append(" ".join(["a", word, *(t for _, t in sorted(values.forced.items()))]))
         yield [Step(0, 1, [StepToken("a", "final", 1.0)]) for _ in media] if live else []
         yield [
-            Step(1, 1, [StepToken(c, "final", 1.0)], result=self.result(c, values)) for c, values in zip(captions, settings, strict=True)
+            Step(1, 1, [StepToken(c, "final", 1.0)], result=self.result(c, values))
+            for c, values in zip(captions, settings, strict=True)
         ]
 
     def result(self, caption, values):
-        return Result(self.spec.id, caption, [Candidate(caption)], [], to_json(values), values["seed"], "fake", {}, {"decode": 0.01})
+        return Result(
+            self.spec.id,
+            caption,
+            [Candidate(caption)],
+            [],
+            to_json(values),
+            values["seed"],
+            "fake",
+            {},
+            {"decode": 0.01},
+        )
 
 
 class Shout(Echo):
@@ -149,7 +162,9 @@ def told(position: int, token: str, step: int = 9, **more) -> TokenTrace:
     """A position whose numbers say where it stands."""
     cond = -2.0 / (step + 1)
     options = [Alternative(token, cond), Alternative(" other", cond - 1)]
-    return TokenTrace(position, token, cond, -1.0 - position / 2, cond / 2, {"guided": options, "cond": options}, 0.2, 1.0, **more)
+    return TokenTrace(
+        position, token, cond, -1.0 - position / 2, cond / 2, {"guided": options, "cond": options}, 0.2, 1.0, **more
+    )
 
 
 class Denoiser(Captioner):
@@ -171,7 +186,8 @@ class Denoiser(Captioner):
         """Half of the words are drafts one step before they are final."""
         ready = len(words) * step / steps
         return [
-            StepToken(w if i < ready + 1 else "", STATES[2 if i < ready else 1 if i < ready + 1 else 0], 0.5) for i, w in enumerate(words)
+            StepToken(w if i < ready + 1 else "", STATES[2 if i < ready else 1 if i < ready + 1 else 0], 0.5)
+            for i, w in enumerate(words)
         ]
 
     def decode(self, media, settings, live):
@@ -179,7 +195,13 @@ class Denoiser(Captioner):
         for step in range(1, max(s["num_steps"] for s in settings)):
             yield (
                 [
-                    Step(step, s["num_steps"], self.frame(step, s["num_steps"], t), others=["another"], progress="denoising")
+                    Step(
+                        step,
+                        s["num_steps"],
+                        self.frame(step, s["num_steps"], t),
+                        others=["another"],
+                        progress="denoising",
+                    )
                     for s, t in zip(settings, texts, strict=True)
                 ]
                 if live
@@ -201,7 +223,9 @@ class Denoiser(Captioner):
                 "diversity": {"distinct": 0.8},
             },
         )  # fmt: skip
-        return Step(steps, steps, [StepToken(w, "final", 0.9) for w in words], made.trace, ["another"], made, "denoising")
+        return Step(
+            steps, steps, [StepToken(w, "final", 0.9) for w in words], made.trace, ["another"], made, "denoising"
+        )
 
 
 class Mover(Captioner):
@@ -226,14 +250,25 @@ class Mover(Captioner):
 
     def step(self, settings, count, done=False) -> Step:
         moved = range(settings["num_steps"] if settings["guidance_scale"] > 1 else 0)
-        along = [{"loss": 4.0 - i, "fluency": 1.0, "classifier": 1.0, "relevance": 2.0 - i, "probability": 0.5} for i in moved]
+        along = [
+            {"loss": 4.0 - i, "fluency": 1.0, "classifier": 1.0, "relevance": 2.0 - i, "probability": 0.5}
+            for i in moved
+        ]
         trace = [told(i, w, classifier=-0.5, steps=along) for i, w in enumerate(self.words[:count])]
         tokens = [StepToken(t.token, "final", 0.9) for t in trace if t.token != "<eos>"]
         made = None
         if done:
             caption = "".join(t.text for t in tokens).strip()
             made = Result(
-                self.spec.id, caption, [Candidate(caption)], trace, to_json(settings), settings["seed"], "fake", {}, {"decode": 0.01}
+                self.spec.id,
+                caption,
+                [Candidate(caption)],
+                trace,
+                to_json(settings),
+                settings["seed"],
+                "fake",
+                {},
+                {"decode": 0.01},
             )
         return Step(count, 20, tokens, trace, result=made)
 
@@ -259,6 +294,8 @@ def sound(path, seed: int) -> None:
     soundfile.write(path, np.random.default_rng(seed).normal(0, 0.1, 8000).astype(np.float32), 16000)
 
 
-def evaluate_folder(profile: Profile, folder, *args, split: str | None = None, limit: int | None = None, **more) -> dict:
+def evaluate_folder(
+    profile: Profile, folder, *args, split: str | None = None, limit: int | None = None, **more
+) -> dict:
     """What `evaluate --json` would write about a folder."""
     return to_json(evaluate(Lab(profile), read_dataset(folder, split, limit), *args, **more))

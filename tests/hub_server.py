@@ -1,4 +1,6 @@
-"""A stand-in for the hub on this machine: one repository, whose files it gives, or one of the ways in which the hub refuses."""
+"""A stand-in for the hub on this machine: one repository, whose files it gives, or one of the ways in which the hub
+refuses.
+"""
 
 import json
 from hashlib import sha1

@@ -1,7 +1,8 @@
-"""A stand-in for the package `spaces` of a ZeroGPU Space: a decorated generator runs in a process that is forked from this one.
+"""A stand-in for the package `spaces` of a ZeroGPU Space: a decorated generator runs in a process that is forked from
+this one.
 
-As in the real one, what is yielded is pickled, the work is done on a new thread of the forked process, of an error only the class's name
-comes back, and a caller that leaves early stops the work.
+As in the real one, what is yielded is pickled, the work is done on a new thread of the forked process, of an error only
+the class's name comes back, and a caller that leaves early stops the work.
 """
 
 import multiprocessing

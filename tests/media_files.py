@@ -1,4 +1,6 @@
-"""Files of every accepted format, made here: pictures by Pillow, sounds by libsndfile and FFmpeg; and how a file is refused."""
+"""Files of every accepted format, made here: pictures by Pillow, sounds by libsndfile and FFmpeg; and how a file is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,12 @@ def png_with(extra: bytes) -> bytes:
 def png_of_size(width: int, height: int) -> bytes:
     """A PNG that only claims its size."""
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", zlib.compress(b"\0" * 100)) + png_chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + png_chunk(b"IHDR", header)
+        + png_chunk(b"IDAT", zlib.compress(b"\0" * 100))
+        + png_chunk(b"IEND", b"")
+    )
 
 
 def with_declared_size(data: bytes, width: int, height: int) -> bytes:
@@ -120,10 +127,19 @@ def with_declared_size(data: bytes, width: int, height: int) -> bytes:
 
 def tiff(width: int, height: int, tile: int, pixels: bytes) -> bytes:
     """A TIFF of one deflated RGBA tile of tile × tile pixels."""
-    entries = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 4, 146), (259, 3, 1, 8), (262, 3, 1, 2), (277, 3, 1, 4)]
+    entries = [
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, 4, 146),
+        (259, 3, 1, 8),
+        (262, 3, 1, 2),
+        (277, 3, 1, 4),
+    ]
     entries += [(322, 4, 1, tile), (323, 4, 1, tile), (324, 4, 1, 154), (325, 4, 1, len(pixels)), (338, 3, 1, 2)]
     directory = b"".join(struct.pack("<HHII", *entry) for entry in entries)
-    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + directory + b"\0" * 4 + struct.pack("<4H", 8, 8, 8, 8) + pixels
+    return (
+        b"II*\0" + struct.pack("<IH", 8, len(entries)) + directory + b"\0" * 4 + struct.pack("<4H", 8, 8, 8, 8) + pixels
+    )
 
 
 def deflated_zeros(count: int) -> bytes:
@@ -147,7 +163,12 @@ def mp4_of_samples(count: int, fragment: bool) -> bytes:
         _box(b"stco", _words(0, 1, len(begin) + 8)),
     )
     handler = _box(b"hdlr", _words(0, 0), b"soun", b"\0" * 13)
-    media = _box(b"mdia", _box(b"mdhd", _words(0, 0, 0, 16_000, inside, 0)), handler, _box(b"minf", _box(b"smhd", _words(0, 0)), table))
+    media = _box(
+        b"mdia",
+        _box(b"mdhd", _words(0, 0, 0, 16_000, inside, 0)),
+        handler,
+        _box(b"minf", _box(b"smhd", _words(0, 0)), table),
+    )
     track = _box(b"trak", _box(b"tkhd", _words(3, 0, 0, 1, 0, inside), b"\0" * 16, matrix, _words(0, 0)), media)
     head = _box(b"mvhd", _words(0, 0, 0, 16_000, inside, 0x10000), b"\0" * 12, matrix, b"\0" * 24, _words(2))
     extends = _box(b"mvex", _box(b"trex", _words(0, 1, 1, 2, 2, 0)))
@@ -167,7 +188,15 @@ def ogg_of_codebooks(count: int) -> bytes:
 
 
 _ENTRIES = 2**23 - 1
-_CODEBOOK = [(0x564342, 24), (1, 16), (_ENTRIES, 24), (1, 1), (22, 5), (_ENTRIES, 23), (0, 4)]  # ordered, all of length 23
+_CODEBOOK = [
+    (0x564342, 24),
+    (1, 16),
+    (_ENTRIES, 24),
+    (1, 1),
+    (22, 5),
+    (_ENTRIES, 23),
+    (0, 4),
+]  # ordered, all of length 23
 
 
 def _bits(value: int, width: int) -> str:
@@ -176,7 +205,14 @@ def _bits(value: int, width: int) -> str:
 
 def _ogg_page(packets: list[bytes], number: int, flags: int) -> bytes:
     lacing = b"".join(b"\xff" * (len(p) // 255) + bytes([len(p) % 255]) for p in packets)
-    page = b"OggS\0" + bytes([flags]) + struct.pack("<qIII", 0, 1, number, 0) + bytes([len(lacing)]) + lacing + b"".join(packets)
+    page = (
+        b"OggS\0"
+        + bytes([flags])
+        + struct.pack("<qIII", 0, 1, number, 0)
+        + bytes([len(lacing)])
+        + lacing
+        + b"".join(packets)
+    )
     return page[:22] + struct.pack("<I", _ogg_checksum(page)) + page[26:]
 
 

@@ -1,8 +1,9 @@
-"""A GPU that is not there: tensors say that they are on `cuda`, are computed on the CPU, and refuse to meet tensors that are not on it.
+"""A GPU that is not there: tensors say that they are on `cuda`, are computed on the CPU, and refuse to meet tensors
+that are not on it.
 
-What PyTorch refuses on a real one is refused here: an operation on tensors of two devices, numpy on a GPU's tensor, double precision
-(on a Mac). As there, a tensor without dimensions may come from the CPU, so may an index in brackets, and what is copied may come from
-anywhere.
+What PyTorch refuses on a real one is refused here: an operation on tensors of two devices, numpy on a GPU's tensor,
+double precision (on a Mac). As there, a tensor without dimensions may come from the CPU, so may an index in brackets,
+and what is copied may come from anywhere.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 GPU = torch.device("cuda", 0)
 ANSWERS = {Tensor.device.__get__: GPU, Tensor.is_cuda.__get__: True, Tensor.is_cpu.__get__: False}
-FETCHED = (Tensor.cpu, Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__repr__)
+FETCHED = (
+    Tensor.cpu,
+    Tensor.tolist,
+    Tensor.item,
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+    Tensor.__repr__,
+)
 REFUSED = (Tensor.numpy, Tensor.__array__)
 COPIES = (Tensor.copy_, Tensor.to, Tensor.data.__set__)
 
@@ -66,8 +76,14 @@ def pretend_gpu() -> Iterator[None]:
         for part in module.modules():
             for name, weight in part._parameters.items():
                 if weight is not None:
-                    part._parameters[name] = nn.Parameter(_of_a_mac(weight.data.as_subclass(OnGpu)), weight.requires_grad)
-            there = {name: _of_a_mac(buffer.as_subclass(OnGpu)) for name, buffer in part._buffers.items() if buffer is not None}
+                    part._parameters[name] = nn.Parameter(
+                        _of_a_mac(weight.data.as_subclass(OnGpu)), weight.requires_grad
+                    )
+            there = {
+                name: _of_a_mac(buffer.as_subclass(OnGpu))
+                for name, buffer in part._buffers.items()
+                if buffer is not None
+            }
             part._buffers.update(there)
         return module
 
@@ -95,7 +111,9 @@ def _device(args: tuple, kwargs: dict) -> str:
 
 
 def _without_device(args: tuple) -> tuple:
-    return tuple(a for a in args if not isinstance(a, torch.device) and not (isinstance(a, str) and a.startswith("cuda")))
+    return tuple(
+        a for a in args if not isinstance(a, torch.device) and not (isinstance(a, str) and a.startswith("cuda"))
+    )
 
 
 def _fetched(tree: Any) -> Any:
@@ -112,4 +130,6 @@ def _meet(func: Any, args: tuple, kwargs: dict) -> None:
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     elsewhere = [t for t in tensors if not isinstance(t, OnGpu) and t.dim() > 0]
     if elsewhere and len(elsewhere) < len(tensors):
-        raise RuntimeError(f"Expected all tensors to be on the same device, but {getattr(func, '__name__', func)} got cuda:0 and cpu")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but {getattr(func, '__name__', func)} got cuda:0 and cpu"
+        )

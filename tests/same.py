@@ -8,7 +8,10 @@ from captioners.types import Result, to_json
 
 
 def content(result: Result) -> dict[str, Any]:
-    """Everything but how long it took. Alternatives that are equally likely may change places, so they are sorted by value alone."""
+    """Everything but how long it took.
+
+    Alternatives that are equally likely may change places, so they are sorted by value alone.
+    """
     found = to_json(result)
     for name in ("seconds", "calls", "weights"):
         found.pop(name)

@@ -1,8 +1,8 @@
-"""Whether a change left captions, traces and scores as they were, bit by bit: over methods, pictures and sounds, seeds and settings.
+"""Whether a change left captions, traces and scores as they were, bit by bit: over methods, pictures and sounds, seeds
+and settings.
 
-python tests/same_results.py record before.json     # on the commit before the change
-python tests/same_results.py record after.json      # after it
-python tests/same_results.py compare before.json after.json
+python tests/same_results.py record before.json     # on the commit before the change python tests/same_results.py
+record after.json      # after it python tests/same_results.py compare before.json after.json
 """
 
 import json

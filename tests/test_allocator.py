@@ -1,4 +1,7 @@
-"""What is freed is kept: large blocks do not go back to the system between two calls. Too little memory is told in a sentence."""
+"""What is freed is kept: large blocks do not go back to the system between two calls.
+
+Too little memory is told in a sentence.
+"""
 
 import resource
 import subprocess
@@ -29,7 +32,9 @@ print(faults[-1] - faults[-9])  # of the last eight: the first ones make room
 
 def faults(how: str) -> int:
     root = Path(__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], cwd=root, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how], cwd=root, capture_output=True, text=True, timeout=120, check=True
+    )
     return int(done.stdout)
 
 
@@ -56,7 +61,11 @@ class Hungry(Captioner):
         raise self.error
 
 
-LACKS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"), MemoryError(), RuntimeError("can't allocate memory")]
+LACKS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"),
+    MemoryError(),
+    RuntimeError("can't allocate memory"),
+]
 
 
 @pytest.mark.parametrize("error", LACKS, ids=lambda e: type(e).__name__)

@@ -30,7 +30,12 @@ LAYERS: dict[str, set[str]] = {
     "denoising": {"captioner", "contract", "decoding", "guidance", "run_record", "types"},
     "allocator": set(),
     "profiles": {"allocator", "contract", "media", "nets", "resources", "run_record", "text", "types"},
-    "registry": {"captioner", "profiles", "resources", "types"},  # it finds the methods and hands them a profile's models
+    "registry": {
+        "captioner",
+        "profiles",
+        "resources",
+        "types",
+    },  # it finds the methods and hands them a profile's models
     "methods": {
         "captioner",
         "contract",
@@ -47,10 +52,32 @@ LAYERS: dict[str, set[str]] = {
     "attribution": {"captioner", "types"},
     "metrics": {"attribution", "contract", "sound_classes", "types"},
     "lab": {"attribution", "captioner", "contract", "metrics", "profiles", "registry", "types"},
-    "evaluation": {"attribution", "contract", "lab", "media", "metrics", "resources", "sound_classes", "spreadsheets", "types"},
+    "evaluation": {
+        "attribution",
+        "contract",
+        "lab",
+        "media",
+        "metrics",
+        "resources",
+        "sound_classes",
+        "spreadsheets",
+        "types",
+    },
     "bench": {"allocator", "evaluation", "guidance", "lab", "nets", "profiles", "registry", "types"},
     "study": {"evaluation", "lab", "media", "registry", "spreadsheets", "types"},
-    "cli": {"bench", "evaluation", "lab", "media", "metrics", "profiles", "registry", "study", "training", "types", "ui"},
+    "cli": {
+        "bench",
+        "evaluation",
+        "lab",
+        "media",
+        "metrics",
+        "profiles",
+        "registry",
+        "study",
+        "training",
+        "types",
+        "ui",
+    },
     "training": {
         "allocator",
         "evaluation",
@@ -83,9 +110,41 @@ LAYERS: dict[str, set[str]] = {
     "__init__": {"captioner", "lab", "media", "registry", "types"},
     "__main__": {"cli"},
 }
-FILE_MODULES = {"glob", "huggingface_hub", "os", "pathlib", "pickle", "safetensors", "shutil", "subprocess", "tempfile", "urllib"}
-FILE_CALLS = {"open", "from_pretrained", "from_file", "hf_hub_download", "read_bytes", "read_text", "safe_open", "snapshot_download"}
-PURE = ("types", "text", "run_record", "contract", "guidance", "controls", "nets", "decoding", "captioner", "denoising", "methods")
+FILE_MODULES = {
+    "glob",
+    "huggingface_hub",
+    "os",
+    "pathlib",
+    "pickle",
+    "safetensors",
+    "shutil",
+    "subprocess",
+    "tempfile",
+    "urllib",
+}
+FILE_CALLS = {
+    "open",
+    "from_pretrained",
+    "from_file",
+    "hf_hub_download",
+    "read_bytes",
+    "read_text",
+    "safe_open",
+    "snapshot_download",
+}
+PURE = (
+    "types",
+    "text",
+    "run_record",
+    "contract",
+    "guidance",
+    "controls",
+    "nets",
+    "decoding",
+    "captioner",
+    "denoising",
+    "methods",
+)
 
 
 def layer_of(path: Path) -> str:
@@ -129,7 +188,11 @@ def file_access(tree: ast.AST) -> list[str]:
         called = ast.unparse(node.func)
         if called.split(".")[-1] in FILE_CALLS or called in ("torch.load", "torch.save", "np.fromfile"):
             found.append(called)
-        found += [f"{called}(pretrained=…)" for k in node.keywords if k.arg == "pretrained" and ast.unparse(k.value) != "False"]
+        found += [
+            f"{called}(pretrained=…)"
+            for k in node.keywords
+            if k.arg == "pretrained" and ast.unparse(k.value) != "False"
+        ]
     return sorted(found)
 
 
@@ -182,7 +245,9 @@ def test_a_wrong_import_is_found(layer, source):
 
 
 def test_an_import_for_the_type_checker_is_no_arrow():
-    assert wrong_arrows("metrics", ast.parse("if TYPE_CHECKING:\n    from captioners.profiles.base import Matcher")) == []
+    assert (
+        wrong_arrows("metrics", ast.parse("if TYPE_CHECKING:\n    from captioners.profiles.base import Matcher")) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +293,9 @@ def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a circle: what is left when those without imports or importers are taken away one by one."""
+    """Modules that import each other in a circle: what is left when those without imports or importers are taken
+    away one by one.
+    """
     left = {name: set(targets) for name, targets in graph.items()}
     while ends := [n for n in left if not left[n] & left.keys() or not any(n in left[other] for other in left)]:
         for name in ends:
@@ -266,7 +333,9 @@ HEAVY = ("torch", "transformers", "timm", "gradio", "PIL")
     ids=["import captioners", "python -m captioners --help"],
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(run):
-    program = f"import sys, atexit; atexit.register(lambda: print('LOADED', [m for m in {HEAVY} if m in sys.modules])); {run}"
+    program = (
+        f"import sys, atexit; atexit.register(lambda: print('LOADED', [m for m in {HEAVY} if m in sys.modules])); {run}"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("LOADED []\n")

@@ -1,4 +1,6 @@
-"""Where a word comes from: the arithmetic by hand, every method on small models of random weights, and how it is drawn."""
+"""Where a word comes from: the arithmetic by hand, every method on small models of random weights, and how it is
+drawn.
+"""
 
 import math
 from io import BytesIO
@@ -177,7 +179,8 @@ def test_changed_words_are_marked_and_lost_ones_struck_out():
     assert differences(made(" a"), made(" a")) == (set(), SAME)
 
 
-# ----------------------------------------------------------------------------------------------------- the pointing game
+# ----------------------------------------------------------------------------------------------------- the pointing
+# game
 
 
 def found_at(cell: int, *words: str) -> Attribution:
@@ -220,7 +223,10 @@ def test_pointing_is_measured_over_words_beside_chance_and_the_middle():
 
 def test_the_film_shows_every_method_and_rests_on_the_last_picture():
     spec, told = registry.find("cfg").spec, explained(Watcher(), PICTURE, made(" a", " dog", "<eos>"))
-    steps = [{"step": 1, "tokens": [["", "masked", 0.0], [" dog", "final", 1.0]]}, {"step": 2, "tokens": [[" a", "final", 1.0]] * 2}]
+    steps = [
+        {"step": 1, "tokens": [["", "masked", 0.0], [" dog", "final", 1.0]]},
+        {"step": 2, "tokens": [[" a", "final", 1.0]] * 2},
+    ]
     made_film = Image.open(BytesIO(film(PICTURE, [(spec, told), (spec, made(" a", " dog", denoising=steps))])))
     assert made_film.format == "GIF"
     assert made_film.n_frames >= 2  # equal pictures are one

@@ -72,10 +72,23 @@ def test_caption_prints_a_caption_and_its_scores_for_every_method(capsys, datase
 
 
 def test_caption_json_holds_results_with_the_contracts_keys(capsys, dataset):
-    code, out, _ = run(capsys, "caption", dataset / "images/0.png", "--method", "echo", "--seed", 7, "--force", "2=tree", "--json")
+    code, out, _ = run(
+        capsys, "caption", dataset / "images/0.png", "--method", "echo", "--seed", 7, "--force", "2=tree", "--json"
+    )
     (result,) = json.loads(out)["results"]
     assert code == 0
-    assert set(result) >= {"method", "caption", "candidates", "scores", "trace", "seconds", "settings", "seed", "profile", "weights"}
+    assert set(result) >= {
+        "method",
+        "caption",
+        "candidates",
+        "scores",
+        "trace",
+        "seconds",
+        "settings",
+        "seed",
+        "profile",
+        "weights",
+    }
     assert (result["method"], result["seed"]) == ("echo", 7)
     assert result["caption"].endswith("tree")
     assert result["scores"]["clipscore"]["encoder"] == "hash-8"
@@ -137,8 +150,14 @@ def test_an_impossible_setting_is_refused_with_what_is_possible(assignment, word
         ([], "COMMAND"),
         (["paint"], "invalid choice: 'paint'"),
         (["caption"], "FILE"),
-        (["caption", "PICTURE", "--set", "guidance_scale=9"], "guidance_scale = '9' is not possible: give a number from 0 to 5."),
-        (["caption", "PICTURE", "--method", "whisper"], "There is no method called 'whisper': choose from echo, shout."),
+        (
+            ["caption", "PICTURE", "--set", "guidance_scale=9"],
+            "guidance_scale = '9' is not possible: give a number from 0 to 5.",
+        ),
+        (
+            ["caption", "PICTURE", "--method", "whisper"],
+            "There is no method called 'whisper': choose from echo, shout.",
+        ),
         (["caption", "PICTURE", "--seed", "x"], "--seed"),
         (["caption", "PICTURE", "--force", "tree"], "POSITION=TOKEN"),
         (["caption", "PICTURE", "--force=-1=tree"], "forced position '-1' is not possible"),
@@ -178,7 +197,9 @@ def test_a_broken_file_ends_with_2(capsys, tmp_path):
 def test_evaluate_writes_its_files_and_prints_a_table(capsys, dataset):
     outputs = {kind: dataset / f"out.{kind}" for kind in ("json", "csv", "html")}
     options = [word for kind, path in outputs.items() for word in (f"--{kind}", path)]
-    code, out, err = run(capsys, "evaluate", dataset, "--method", "echo", "--set", "guidance_scale=2", "--limit", 2, *options)
+    code, out, err = run(
+        capsys, "evaluate", dataset, "--method", "echo", "--set", "guidance_scale=2", "--limit", 2, *options
+    )
     assert (code, err) == (0, "")
     report = json.loads(outputs["json"].read_text())
     assert report["runs"][0]["settings"]["guidance_scale"] == 2.0
@@ -191,7 +212,9 @@ def test_evaluate_writes_its_files_and_prints_a_table(capsys, dataset):
 def test_evaluate_given_captions(capsys, dataset, monkeypatch):
     monkeypatch.setattr("captioners.lab.load_profile", lambda *_: profile(NoJudges()))
     (dataset / "given.jsonl").write_text('{"id": "1.png", "caption": "a dog"}\n{"id": "1.png", "caption": "a boat"}\n')
-    code, out, _ = run(capsys, "evaluate", dataset, "--captions", dataset / "given.jsonl", "--json", dataset / "out.json")
+    code, out, _ = run(
+        capsys, "evaluate", dataset, "--captions", dataset / "given.jsonl", "--json", dataset / "out.json"
+    )
     assert code == 0
     assert json.loads((dataset / "out.json").read_text())["runs"][0]["n"] == 2
     assert "train image-judge" in out
@@ -224,7 +247,14 @@ def test_train_hands_its_options_to_the_part(capsys, tmp_path, monkeypatch):
     ((name, job),) = jobs
     assert job.settings == (("dim", "96"),)
     assert (code, json.loads(out)) == (0, {"loss": 1.5})
-    assert (name, job.out, job.seed, job.epochs, job.final, job.device) == ("cfg", tmp_path / "out", 3, 0.5, True, "auto")
+    assert (name, job.out, job.seed, job.epochs, job.final, job.device) == (
+        "cfg",
+        tmp_path / "out",
+        3,
+        0.5,
+        True,
+        "auto",
+    )
     assert job.out.is_dir()
     assert job.cache.is_dir()
 
@@ -233,14 +263,32 @@ def test_train_hands_its_options_to_the_part(capsys, tmp_path, monkeypatch):
 
 
 def test_help_does_not_import_torch():
-    code = "import sys, runpy; sys.argv = ['captioners', '--help']\ntry: runpy.run_module('captioners', run_name='__main__')\n"
+    code = (
+        "import sys, runpy; sys.argv "
+        "= ['captioners', "
+        "'--help']\ntry: "
+        "runpy.run_module('captioners', "
+        "run_name='__main__')\n"
+    )
     code += "except SystemExit as end: assert end.code == 0\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_a_sweep_runs_every_combination_once(capsys, dataset):
     out = dataset / "sweep.json"
-    code, text, _ = run(capsys, "sweep", dataset, "--method", "echo", "--over", "guidance_scale=1,2", "--over", "seed=0,1", "--json", out)
+    code, text, _ = run(
+        capsys,
+        "sweep",
+        dataset,
+        "--method",
+        "echo",
+        "--over",
+        "guidance_scale=1,2",
+        "--over",
+        "seed=0,1",
+        "--json",
+        out,
+    )
     assert code == 0
     settings = [r["settings"] for r in json.loads(out.read_text())["runs"]]
     assert [(s["guidance_scale"], s["seed"]) for s in settings] == [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1)]

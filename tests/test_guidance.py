@@ -39,7 +39,9 @@ def test_cfg_by_hand():
 
 def test_lm_guidance_by_hand():
     # s = ½ lm + 2 c − 1 u: (.25 .5 .25)^½ · (.5 .25 .25)² / (.25 .25 .5) = .5 · 1, √.5 · .25, .5 · .125
-    scores = guidance.lm_guided(log(0.5, 0.25, 0.25), log(0.25, 0.25, 0.5), log(0.25, 0.5, 0.25), alpha=2, beta=1, weight=0.5)
+    scores = guidance.lm_guided(
+        log(0.5, 0.25, 0.25), log(0.25, 0.25, 0.5), log(0.25, 0.5, 0.25), alpha=2, beta=1, weight=0.5
+    )
     torch.testing.assert_close(scores, log(0.5, 0.25 * math.sqrt(0.5), 0.0625))
 
 
@@ -102,7 +104,9 @@ def test_every_row_has_its_own_scale():
         for j in range(3):
             γ = scale[i, j].item()
             torch.testing.assert_close(together[i, j], guidance.cfg(cond[i, j], uncond[i, j], γ))
-            torch.testing.assert_close(decoupled[i, j], guidance.lm_guided(cond[i, j], uncond[i, j], lm[i, j], γ, γ / 2, γ * 0.2))
+            torch.testing.assert_close(
+                decoupled[i, j], guidance.lm_guided(cond[i, j], uncond[i, j], lm[i, j], γ, γ / 2, γ * 0.2)
+            )
 
 
 # --------------------------------------------------------------------------------------------- impossible tokens
@@ -117,7 +121,9 @@ def test_a_branch_that_is_off_forbids_nothing():
 def test_a_branch_that_is_off_need_not_be_computed():
     cond, unknown = some(2, 9), torch.full((2, 9), math.nan, dtype=torch.float64)
     unknown[1] = some(9, seed=1)
-    scores = guidance.lm_guided(cond, unknown, unknown, alpha=2.0, beta=torch.tensor([0.0, 1.0]), weight=torch.tensor([0.0, 0.5]))
+    scores = guidance.lm_guided(
+        cond, unknown, unknown, alpha=2.0, beta=torch.tensor([0.0, 1.0]), weight=torch.tensor([0.0, 0.5])
+    )
     torch.testing.assert_close(scores, torch.stack([2 * cond[0], 2 * cond[1] - 0.5 * unknown[1]]))
 
 
@@ -173,7 +179,9 @@ def test_no_result_is_ever_nan(drawn):
 
 
 def test_a_row_with_nothing_possible_becomes_uniform():
-    torch.testing.assert_close(guidance.normalise(torch.full((2, 4), -INF, dtype=torch.float64)), log(0.25, 0.25, 0.25, 0.25).expand(2, 4))
+    torch.testing.assert_close(
+        guidance.normalise(torch.full((2, 4), -INF, dtype=torch.float64)), log(0.25, 0.25, 0.25, 0.25).expand(2, 4)
+    )
 
 
 def test_kl_and_entropy_equal_those_of_torch():

@@ -30,7 +30,18 @@ def run(*command: str | Path, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        ROOT,
+    ]
     run(*build, folder=folder)
     (made,) = folder.glob("*.whl")
     return made
@@ -38,11 +49,17 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The programs of an environment that has the wheel, and sees this environment's packages instead of fetching them again."""
+    """The programs of an environment that has the wheel, and sees this environment's packages instead of fetching
+    them again.
+    """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     programs = folder / "bin"
-    purelib = Path(run(programs / "python", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", folder=folder).strip())
+    purelib = Path(
+        run(
+            programs / "python", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", folder=folder
+        ).strip()
+    )
     (purelib / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     install = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet", "--no-deps", wheel]
     run(*install, folder=folder)
@@ -58,7 +75,9 @@ def test_the_wheel_holds_the_package_and_its_assets_and_nothing_else(wheel):
 
 
 def test_what_is_installed_captions_a_picture_away_from_the_checkout(installed, tmp_path):
-    place = run(installed / "python", "-c", "import captioners.resources as r; print(r.WEIGHTS)", folder=tmp_path).strip()
+    place = run(
+        installed / "python", "-c", "import captioners.resources as r; print(r.WEIGHTS)", folder=tmp_path
+    ).strip()
     assert Path(place).is_relative_to(installed.parent)
     program = installed / "caption-lab"
     told = json.loads(run(program, "caption", EXAMPLES / "dog.jpg", "--method", "cfg", "--json", folder=tmp_path))

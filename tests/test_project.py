@@ -37,7 +37,11 @@ AROUND = {
     "pyproject.toml",
 }
 # named by whoever asked for this project: they stay, imported yet or not
-OPTIONAL = {"ray", "spaces", "sqlalchemy"}  # used where it is there: ray and sqlalchemy by who asks for them, spaces by the host
+OPTIONAL = {
+    "ray",
+    "spaces",
+    "sqlalchemy",
+}  # used where it is there: ray and sqlalchemy by who asks for them, spaces by the host
 GIVEN = {"gradio", "torch", "transformers", "open-clip-torch", "torchaudio", "plotly", "pillow"}
 
 
@@ -49,7 +53,9 @@ def normal(name: str) -> str:
 def pins(path: str) -> dict[str, str]:
     """{distribution: version}; every line must name exactly one version."""
     lines = [line.partition("#")[0].strip() for line in (ROOT / path).read_text(encoding="utf-8").splitlines()]
-    matches = {line: re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z]+\])?==([0-9][0-9A-Za-z.]*)", line) for line in lines if line}
+    matches = {
+        line: re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z]+\])?==([0-9][0-9A-Za-z.]*)", line) for line in lines if line
+    }
     assert None not in matches.values(), [line for line, match in matches.items() if match is None]
     return {normal(match[1]): match[2] for match in matches.values()}
 
@@ -134,7 +140,12 @@ def test_the_spaces_versions_are_the_pinned_ones():
 
 # what a ZeroGPU Space accepts (huggingface.co/docs/hub/spaces-zerogpu), and the companions that belong to each torch
 ZERO_PYTHONS = ("3.10.13", "3.12.12")
-ZERO_TORCHES = {"2.8.0": ("2.8.0", "0.23.0"), "2.9.1": ("2.9.1", "0.24.1"), "2.10.0": ("2.10.0", "0.25.0"), "2.11.0": ("2.11.0", "0.26.0")}
+ZERO_TORCHES = {
+    "2.8.0": ("2.8.0", "0.23.0"),
+    "2.9.1": ("2.9.1", "0.24.1"),
+    "2.10.0": ("2.10.0", "0.25.0"),
+    "2.11.0": ("2.11.0", "0.26.0"),
+}
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -149,10 +160,14 @@ def test_a_zerogpu_space_accepts_the_pins():
 
 
 def test_a_space_fetches_the_pinned_models_when_it_is_built():
-    """What is named is what the hub profile plays and judges with, at the same commits; every form of weights is named once."""
+    """What is named is what the hub profile plays and judges with, at the same commits; every form of weights is
+    named once.
+    """
     sources = {source.id: source for source in choose().values()}
     assert FRONT_MATTER["suggested_hardware"] == "zero-a10g"
-    elsewhere = {ROLES[role][0].id for role in ("codes", "text-judge")}  # for a checkpoint, and for `evaluate`: no page asks for them
+    elsewhere = {
+        ROLES[role][0].id for role in ("codes", "text-judge")
+    }  # for a checkpoint, and for `evaluate`: no page asks for them
     assert set(FRONT_MATTER["models"]) == set(sources) - elsewhere
     for line in FRONT_MATTER["preload_from_hub"]:
         name, files, revision = line.split(" ")
@@ -183,12 +198,18 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_ci_fetches_a_browser_where_it_may(tmp_path):
-    """The lines of CI that see to Chromium, run with a false apt-get: asked once by root without a browser, otherwise never."""
+    """The lines of CI that see to Chromium, run with a false apt-get: asked once by root without a browser,
+    otherwise never.
+    """
     lines = CI[CI.index("if ! command -v chromium") : CI.index("fi\n") + 3]
     for who, there, asked in (("0", False, True), ("0", True, False), ("1000", False, False)):
         bin_ = tmp_path / f"{who}-{there}"
         bin_.mkdir()
-        for name, words in {"id": f"echo {who}", "apt-get": f"echo $* >> {bin_}/log", **({"chromium": ""} if there else {})}.items():
+        for name, words in {
+            "id": f"echo {who}",
+            "apt-get": f"echo $* >> {bin_}/log",
+            **({"chromium": ""} if there else {}),
+        }.items():
             (bin_ / name).write_text(f"#!/bin/sh\n{words}\n")
             (bin_ / name).chmod(0o755)
         subprocess.run(["/bin/bash", "-euo", "pipefail", "-c", lines], env={"PATH": str(bin_)}, check=True)

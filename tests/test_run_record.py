@@ -1,4 +1,6 @@
-"""A result names the weights that made it: no more, whatever else has been loaded, and no fewer, whatever was remembered."""
+"""A result names the weights that made it: no more, whatever else has been loaded, and no fewer, whatever was
+remembered.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,7 +42,10 @@ def test_a_run_keeps_its_record_apart_from_others_and_across_threads():
     one, two = recorded(run("one"), RunRecord()), recorded(run("two"), RunRecord())
     with ThreadPoolExecutor(1) as other:
         assert [next(one), other.submit(next, two).result()] == [{"first": "one"}, {"first": "two"}]
-        assert [other.submit(next, one).result(), next(two)] == [{"first": "one", "second": "one"}, {"first": "two", "second": "two"}]
+        assert [other.submit(next, one).result(), next(two)] == [
+            {"first": "one", "second": "one"},
+            {"first": "two", "second": "two"},
+        ]
     record_weights("third", "outside of any run")
     with pytest.raises(RuntimeError, match="decode"):
         current_run()

@@ -51,7 +51,10 @@ def test_what_is_not_given_has_the_default():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("scale", v) for v in ("two", "", None, math.nan, "nan", math.inf, -math.inf, -0.01, 5.01, True, np.True_, [1.0], {})),
+        *(
+            ("scale", v)
+            for v in ("two", "", None, math.nan, "nan", math.inf, -math.inf, -0.01, 5.01, True, np.True_, [1.0], {})
+        ),
         *(("count", v) for v in (1.5, "2.5", 0, 65, False, math.nan)),
         *(("alpha", v) for v in ("none", 3.5, math.nan)),
         *(("ranking", v) for v in ("Match", "", 3, None, True)),
@@ -118,7 +121,9 @@ def test_replace_changes_a_copy_and_checks_it():
         before.replace(count=0)
 
 
-@pytest.mark.parametrize("forced", [{-1: "a"}, {"x": "a"}, {None: "a"}, {math.nan: "a"}, {0: ""}, {0: "  "}, {0: 5}, {0: None}])
+@pytest.mark.parametrize(
+    "forced", [{-1: "a"}, {"x": "a"}, {None: "a"}, {math.nan: "a"}, {0: ""}, {0: "  "}, {0: 5}, {0: None}]
+)
 def test_an_impossible_forced_token_is_refused(forced):
     with pytest.raises(SettingsError, match=r"forced (position|token) .* is not possible"):
         SPEC.settings(forced=forced)
@@ -132,8 +137,13 @@ def test_forced_positions_may_be_text():
 
 
 def trace(position: int) -> TokenTrace:
-    alternatives = {"cond": [Alternative(" dog", -0.1), Alternative(" cat", -2.5)], "guided": [Alternative(" dog", -0.01)]}
-    return TokenTrace(position, " dog", -0.1, -3.0, -0.01, alternatives, 1.2, 0.3, lm=-4.0, steps=[{"cond": -0.2}, {"cond": -0.1}])
+    alternatives = {
+        "cond": [Alternative(" dog", -0.1), Alternative(" cat", -2.5)],
+        "guided": [Alternative(" dog", -0.01)],
+    }
+    return TokenTrace(
+        position, " dog", -0.1, -3.0, -0.01, alternatives, 1.2, 0.3, lm=-4.0, steps=[{"cond": -0.2}, {"cond": -0.1}]
+    )
 
 
 RESULT = Result(
@@ -161,7 +171,16 @@ def through_json(kind, value):
 
 @pytest.mark.parametrize(
     "value",
-    [*SPEC.controls[:3], Alternative(" a", -1.0), trace(4), StepToken("a", "draft", 0.5), *RESULT.candidates, Score(2.0), RESULT, STEP],
+    [
+        *SPEC.controls[:3],
+        Alternative(" a", -1.0),
+        trace(4),
+        StepToken("a", "draft", 0.5),
+        *RESULT.candidates,
+        Score(2.0),
+        RESULT,
+        STEP,
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_json_and_back(value):
@@ -185,7 +204,13 @@ def test_settings_to_json_and_back():
 )
 def test_media_to_json_and_back(media):
     back = through_json(Media, media)
-    assert (back.kind, back.rate, back.name, back.notes, back.hash) == (media.kind, media.rate, media.name, media.notes, media.hash)
+    assert (back.kind, back.rate, back.name, back.notes, back.hash) == (
+        media.kind,
+        media.rate,
+        media.name,
+        media.notes,
+        media.hash,
+    )
     assert back.data.dtype == media.data.dtype
     np.testing.assert_array_equal(back.data, media.data)
 
@@ -198,7 +223,12 @@ def test_the_hash_names_the_content_alone():
 
 
 def test_numbers_that_json_does_not_know_become_null():
-    odd = {"a": -math.inf, "b": np.float32("nan"), "c": [math.inf, np.int64(3), np.float64(0.5)], 4: np.array([1.0, np.nan])}
+    odd = {
+        "a": -math.inf,
+        "b": np.float32("nan"),
+        "c": [math.inf, np.int64(3), np.float64(0.5)],
+        4: np.array([1.0, np.nan]),
+    }
     assert to_json(odd) == {"a": None, "b": None, "c": [None, 3, 0.5], "4": [1.0, None]}
     assert math.isnan(through_json(Alternative, Alternative("a", -math.inf)).logprob)
     assert through_json(Candidate, Candidate("a", math.nan)).score is None

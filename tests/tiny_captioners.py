@@ -76,7 +76,13 @@ def save_blip(folder: Path) -> Path:
 def tiny_git(vocab: int = len(WORDS)) -> GitForCausalLM:
     vision = {"image_size": SIDE, "patch_size": 16, **SMALL, "hidden_size": 24}
     config = GitConfig(
-        vision_config=vision, vocab_size=vocab, max_position_embeddings=64, bos_token_id=2, eos_token_id=3, pad_token_id=0, **SMALL
+        vision_config=vision,
+        vocab_size=vocab,
+        max_position_embeddings=64,
+        bos_token_id=2,
+        eos_token_id=3,
+        pad_token_id=0,
+        **SMALL,
     )
     return shaken(GitForCausalLM(config))
 
@@ -94,7 +100,9 @@ def byte_pieces(folder: Path, kind: type = GPT2TokenizerFast, specials: tuple[st
     tokenizer.add_special_tokens(list(specials))
     tokenizer.save_model(str(folder))
     made = kind(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"))
-    made.add_special_tokens({"additional_special_tokens": list(specials)} if len(specials) > 1 else {"eos_token": specials[0]})
+    made.add_special_tokens(
+        {"additional_special_tokens": list(specials)} if len(specials) > 1 else {"eos_token": specials[0]}
+    )
     return made
 
 

@@ -72,7 +72,14 @@ def tiny_gpt2(seed: int = 0, vocab: int = 320) -> GPT2LMHeadModel:
     torch.manual_seed(seed)
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=vocab, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3, bos_token_id=None, eos_token_id=None
+            vocab_size=vocab,
+            n_positions=64,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            initializer_range=0.3,
+            bos_token_id=None,
+            eos_token_id=None,
         )
     ).eval()
 
@@ -111,7 +118,9 @@ def save_clap(folder: Path, seed: int) -> Path:
     byte_level_tokenizer().save_model(str(folder))
     vocabulary = specials | {k: v + 5 for k, v in json.loads((folder / "vocab.json").read_text()).items()}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    tokenizer = RobertaTokenizerFast(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=30)
+    tokenizer = RobertaTokenizerFast(
+        vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=30
+    )
     torch.manual_seed(seed)
     text = ClapTextConfig(
         vocab_size=len(vocabulary),
@@ -127,7 +136,9 @@ def save_clap(folder: Path, seed: int) -> Path:
     )  # fmt: skip
     config = ClapConfig(text_config=text.to_dict(), audio_config=audio.to_dict(), projection_dim=16)
     ClapModel(config).eval().save_pretrained(folder)
-    features = ClapFeatureExtractor(feature_size=16, sampling_rate=48_000, max_length_s=2, truncation="rand_trunc", padding="repeatpad")
+    features = ClapFeatureExtractor(
+        feature_size=16, sampling_rate=48_000, max_length_s=2, truncation="rand_trunc", padding="repeatpad"
+    )
     ClapProcessor(features, tokenizer).save_pretrained(folder)
     return folder
 
@@ -141,7 +152,13 @@ def save_distilbert(folder: Path, seed: int) -> Path:
     BertTokenizerFast(vocab={w: i for i, w in enumerate(vocabulary)}).save_pretrained(folder)
     torch.manual_seed(seed)
     config = DistilBertConfig(
-        vocab_size=len(vocabulary), dim=16, n_layers=1, n_heads=2, hidden_dim=32, num_labels=2, max_position_embeddings=64
+        vocab_size=len(vocabulary),
+        dim=16,
+        n_layers=1,
+        n_heads=2,
+        hidden_dim=32,
+        num_labels=2,
+        max_position_embeddings=64,
     )
     DistilBertForSequenceClassification(config).eval().save_pretrained(folder)
     return folder
@@ -165,10 +182,14 @@ def save_vq(folder: Path) -> Path:
     from diffusers import VQModel
 
     torch.manual_seed(0)
-    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2, "block_out_channels": (8, 8)}
-    VQModel(**blocks, norm_num_groups=4, latent_channels=4, num_vq_embeddings=16, vq_embed_dim=4, sample_size=32).save_pretrained(
-        folder / "vqvae"
-    )
+    blocks = {
+        "down_block_types": ("DownEncoderBlock2D",) * 2,
+        "up_block_types": ("UpDecoderBlock2D",) * 2,
+        "block_out_channels": (8, 8),
+    }
+    VQModel(
+        **blocks, norm_num_groups=4, latent_channels=4, num_vq_embeddings=16, vq_embed_dim=4, sample_size=32
+    ).save_pretrained(folder / "vqvae")
     return folder
 
 

@@ -35,7 +35,8 @@ _CONTESTS: dict[str, Contest] = {}
 def contest(name: str, says: str, unit: str, repeats: int | None = None) -> Callable:
     """Decorator of a function that makes (ours, peer) of a profile: the contest is known from then on.
 
-    A part or a package that is not there is told by raising CaptionLabError or ImportError: the contest is skipped with that reason.
+    A part or a package that is not there is told by raising CaptionLabError or ImportError: the contest is skipped with
+    that reason.
     """
 
     def add(sides: Callable[[Profile], tuple[Work, Work]]) -> Callable[[Profile], tuple[Work, Work]]:
@@ -64,7 +65,9 @@ def chosen(only: Collection[str] | None = None) -> list[Contest]:
 
 
 def run(contest: Contest, profile: Profile, repeats: int = REPEATS) -> dict[str, Any]:
-    """Both sides in turn, after a warm-up; the median of the ratios, their spread (largest − smallest) and each side's memory."""
+    """Both sides in turn, after a warm-up; the median of the ratios, their spread (largest − smallest) and each
+    side's memory.
+    """
     work = dict(zip(("ours", "peer"), contest.sides(profile), strict=True))
     for side in work.values():
         side()
@@ -94,9 +97,14 @@ def _timed(work: Work) -> float:
 
 
 def bench(
-    profile: Profile, only: Collection[str] | None = None, repeats: int = REPEATS, progress: Callable[[dict], None] = lambda row: None
+    profile: Profile,
+    only: Collection[str] | None = None,
+    repeats: int = REPEATS,
+    progress: Callable[[dict], None] = lambda row: None,
 ) -> dict[str, Any]:
-    """The chosen contests in the shape that `bench --json` writes; what cannot be run is listed under `skipped` with its reason."""
+    """The chosen contests in the shape that `bench --json` writes; what cannot be run is listed under `skipped` with
+    its reason.
+    """
     report: dict[str, Any] = {"profile": profile.name, "rows": [], "skipped": []}
     for contest in chosen(only):
         try:

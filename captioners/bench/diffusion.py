@@ -14,7 +14,12 @@ def mc(profile: Profile) -> tuple[Work, Work]:
     return lambda: len(caption(one, num_steps=20)), lambda: len(caption(one, num_steps=100))
 
 
-@contest("prefix_50_vs_1000", "prefix-diffusion in 50 steps against the paper's 1000, one candidate each", "caption", repeats=3)
+@contest(
+    "prefix_50_vs_1000",
+    "prefix-diffusion in 50 steps against the paper's 1000, one candidate each",
+    "caption",
+    repeats=3,
+)
 def prefix(profile: Profile) -> tuple[Work, Work]:
     """Two runs that differ in their number of steps and in nothing else."""
     caption, one = captions("prefix-diffusion", profile), [picture(0)]
@@ -31,4 +36,6 @@ def prefix(profile: Profile) -> tuple[Work, Work]:
 def candidates(profile: Profile) -> tuple[Work, Work]:
     """The paper's way to diversity: candidates share the picture's prefix and every pass of the denoiser."""
     caption, one = captions("prefix-diffusion", profile), [picture(0)]
-    return lambda: len(caption(one, num_candidates=64)[0].candidates), lambda: len(caption(one, num_candidates=1)[0].candidates)
+    return lambda: len(caption(one, num_candidates=64)[0].candidates), lambda: len(
+        caption(one, num_candidates=1)[0].candidates
+    )

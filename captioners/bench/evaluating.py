@@ -32,14 +32,24 @@ def _work(profile: Profile, items: Iterator[Item], count: int, batch: int) -> Wo
     return work
 
 
-@contest("evaluate_32_vs_1", "evaluate with cfg, features kept: 32 pictures at once against one at a time", "picture", repeats=5)
+@contest(
+    "evaluate_32_vs_1",
+    "evaluate with cfg, features kept: 32 pictures at once against one at a time",
+    "picture",
+    repeats=5,
+)
 def warm(profile: Profile) -> tuple[Work, Work]:
     """The second and every later run over a data set, and all but the first setting of a sweep."""
     known = _files(SIZE)
     return _work(profile, itertools.cycle(known), SIZE, SIZE), _work(profile, itertools.cycle(known[:SOME]), SOME, 1)
 
 
-@contest("evaluate_32_vs_1_new", "evaluate with cfg, pictures never seen: 32 at once against one at a time", "picture", repeats=3)
+@contest(
+    "evaluate_32_vs_1_new",
+    "evaluate with cfg, pictures never seen: 32 at once against one at a time",
+    "picture",
+    repeats=3,
+)
 def cold(profile: Profile) -> tuple[Work, Work]:
     """The first run: the image encoder's share is the same for both."""
     new = (item for seed in itertools.count(1) for item in _files(SOME, seed))

@@ -15,7 +15,9 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_growth(work: Callable[[], object]) -> float | None:
-    """MB, of the GPU's memory where there is one, else of the process; None where the system does not tell (only Linux does)."""
+    """MB, of the GPU's memory where there is one, else of the process; None where the system does not tell (only
+    Linux does).
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

@@ -11,7 +11,8 @@ from captioners.profiles.base import Profile
 
 @contest(
     "page_vs_open_clip",
-    f"every method's caption of an encoded picture against one greedy caption of {TOKENS} tokens by open_clip's coca_ViT-B-32",
+    f"every method's caption of an encoded picture against one greedy caption of {TOKENS} tokens by open_clip's "
+    "coca_ViT-B-32",
     "picture",
     repeats=3,
 )

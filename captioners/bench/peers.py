@@ -1,6 +1,8 @@
-"""Our decoding of large models against their own libraries': the same architecture, the same random weights, one thread pool.
+"""Our decoding of large models against their own libraries': the same architecture, the same random weights, one thread
+pool.
 
-open_clip's `generate` runs the prefix again for every token; transformers' `guidance_scale` runs the model twice for every token.
+open_clip's `generate` runs the prefix again for every token; transformers' `guidance_scale` runs the model twice for
+every token.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ TOKENS = 20
 
 
 def mend_open_clip() -> None:
-    """Hands open_clip 3.3.0 the names that it fails to import beside transformers 5, so that its greedy `generate` runs."""
+    """Hands open_clip 3.3.0 the names that it fails to import beside transformers 5, so that its greedy `generate`
+    runs.
+    """
     from open_clip import coca_model
     from transformers.generation import logits_process, stopping_criteria
 
@@ -27,7 +31,12 @@ def mend_open_clip() -> None:
     coca_model._has_transformers = True
 
 
-@contest("coca_vs_open_clip", "CoCa ViT-B-32 on the CPU, picture and 20 greedy tokens, against open_clip's generate", "caption", repeats=5)
+@contest(
+    "coca_vs_open_clip",
+    "CoCa ViT-B-32 on the CPU, picture and 20 greedy tokens, against open_clip's generate",
+    "caption",
+    repeats=5,
+)
 def coca(profile: Profile) -> tuple[Work, Work]:
     """Both encode the picture once; random weights."""
     import open_clip
@@ -41,7 +50,9 @@ def coca(profile: Profile) -> tuple[Work, Work]:
     logging.disable(logging.WARNING)  # it warns of random weights, which are meant here
     theirs = open_clip.create_model("coca_ViT-B-32").eval()
     logging.disable(logging.NOTSET)
-    torch.nn.init.normal_(theirs.text_decoder.text_projection, std=theirs.text_decoder.width**-0.5)  # open_clip leaves it unset
+    torch.nn.init.normal_(
+        theirs.text_decoder.text_projection, std=theirs.text_decoder.width**-0.5
+    )  # open_clip leaves it unset
     mine = for_few_rows(deepcopy(theirs))
     decoder = CocaDecoder(mine).eval()
     picture = torch.randn(1, 3, 224, 224)
@@ -74,9 +85,16 @@ def coca(profile: Profile) -> tuple[Work, Work]:
     return ours, peer
 
 
-@contest("cfg_vs_transformers", "guided GPT-2 (124 M), both branches in one batch, vs transformers' guidance_scale", "caption", repeats=5)
+@contest(
+    "cfg_vs_transformers",
+    "guided GPT-2 (124 M), both branches in one batch, vs transformers' guidance_scale",
+    "caption",
+    repeats=5,
+)
 def cfg(profile: Profile) -> tuple[Work, Work]:
-    """20 greedy tokens after a prompt of 8; the unconditional branch begins with the prompt's last token, as transformers has it."""
+    """20 greedy tokens after a prompt of 8; the unconditional branch begins with the prompt's last token, as
+    transformers has it.
+    """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 

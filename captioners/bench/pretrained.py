@@ -1,4 +1,6 @@
-"""The hub profile's models at their real sizes, random weights, against their own libraries: BLIP's captions, CLIP's text tower."""
+"""The hub profile's models at their real sizes, random weights, against their own libraries: BLIP's captions, CLIP's
+text tower.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ CAPTION = "a black and white dog plays with a red ball in the grass"  # 13 posit
 
 
 @contest(
-    "text_tower_trimmed", f"CLIP ViT-B-32 on {TEXTS} captions, as many positions as the longest has, against all 77", "caption", repeats=5
+    "text_tower_trimmed",
+    f"CLIP ViT-B-32 on {TEXTS} captions, as many positions as the longest has, against all 77",
+    "caption",
+    repeats=5,
 )
 def text_tower(profile: Profile) -> tuple[Work, Work]:
     """What method 2 does for every token, and every judge for every caption."""
@@ -52,12 +57,15 @@ def blip(profile: Profile) -> tuple[Work, Work]:
 
 @contest(
     "blip_guided_vs_transformers",
-    f"guided BLIP base, {TOKENS} tokens, both branches in one batch, against transformers' decoder run twice for every token",
+    f"guided BLIP base, {TOKENS} tokens, both branches in one batch, against transformers' decoder run twice for every "
+    "token",
     "caption",
     repeats=3,
 )
 def guided_blip(profile: Profile) -> tuple[Work, Work]:
-    """transformers has no guidance for BLIP: its decoder is called with the picture and with a blank one, each with its own cache."""
+    """transformers has no guidance for BLIP: its decoder is called with the picture and with a blank one, each with
+    its own cache.
+    """
     return _blip(guided=True)
 
 

@@ -59,7 +59,9 @@ class RealCaptions:
     texts: list[str]
 
 
-def accuracy_table(captions: Sequence[RealCaptions], classifiers: Mapping[str, tuple[Modality, YesNoClassifier]]) -> str:
+def accuracy_table(
+    captions: Sequence[RealCaptions], classifiers: Mapping[str, tuple[Modality, YesNoClassifier]]
+) -> str:
     """The share of captions that each classifier is right about: yes to those of its own modality, no to the others.
 
     Beside whole captions their first halves, because a guide judges beginnings.
@@ -85,7 +87,10 @@ def sweep_table(lab: Lab, dataset: Dataset, points: Sequence[dict[str, Any]], jo
     runs = evaluate(lab, dataset, [METHOD], {METHOD: settings}, journal=journal).runs
     journal.unlink(missing_ok=True)
     there = [name for name in COLUMNS if name in runs[0].metrics]
-    rows = [[_words(point), *_cells(run, there), f"{run.seconds / run.n:.2f}"] for point, run in zip(points, runs, strict=True)]
+    rows = [
+        [_words(point), *_cells(run, there), f"{run.seconds / run.n:.2f}"]
+        for point, run in zip(points, runs, strict=True)
+    ]
     return _table(["settings", *(COLUMNS[name][0] for name in there), "seconds"], rows)
 
 
@@ -96,7 +101,9 @@ def _words(point: dict[str, Any]) -> str:
 def _cells(run: RunReport, names: Sequence[str]) -> list[str]:
     means = {name: run.metrics[name].mean for name in names}
     digits = {"perplexity": 1}
-    return [_percent(value) if COLUMNS[name][1] else f"{value:.{digits.get(name, 3)}f}" for name, value in means.items()]
+    return [
+        _percent(value) if COLUMNS[name][1] else f"{value:.{digits.get(name, 3)}f}" for name, value in means.items()
+    ]
 
 
 def _percent(share: float) -> str:
@@ -135,7 +142,9 @@ def read_real_captions(assignment: str, kind: Modality, limit: int | None) -> Re
 
 def make_parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(prog="python -m captioners.evaluation.classifier_checks", description="Method 2's own checks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m captioners.evaluation.classifier_checks", description="Method 2's own checks."
+    )
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="these checks alone (default: all)")
     parser.add_argument("--sounds", metavar="DIR[:SPLIT]", help="a data set of sounds to caption")
     parser.add_argument("--pictures", metavar="DIR[:SPLIT]", help="a data set of pictures to caption")
@@ -163,10 +172,13 @@ def run(args: argparse.Namespace) -> str:
     parts: list[str] = []
     if "accuracy" in args.only:
         given: dict[Modality, list[str]] = {"audio": args.heard, "image": args.seen}
-        captions = [read_real_captions(some, kind, args.limit) for kind, assignments in given.items() for some in assignments]
+        captions = [
+            read_real_captions(some, kind, args.limit) for kind, assignments in given.items() for some in assignments
+        ]
         if not captions:
             raise CaptionLabError(
-                "There are no real captions to check the classifiers on: give --heard and --seen, or --only other checks."
+                "There are no real captions to check the classifiers on: give --heard and --seen, or --only other "
+                "checks."
             )
         parts.append(f"**Classifiers on real captions**\n\n{accuracy_table(captions, _classifiers(lab, args))}")
     places = [place for place in (args.sounds, args.pictures) if place]
@@ -176,7 +188,9 @@ def run(args: argparse.Namespace) -> str:
     for name in swept:
         for dataset in (read_split(place, args.limit) for place in places):
             journal = args.out.with_name(f"{args.out.name}.{name}.{dataset.name}.journal")
-            parts.append(f"**{name}**, {len(dataset)} of {dataset.name}\n\n{sweep_table(lab, dataset, SWEPT[name], journal)}")
+            parts.append(
+                f"**{name}**, {len(dataset)} of {dataset.name}\n\n{sweep_table(lab, dataset, SWEPT[name], journal)}"
+            )
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""A data set to be captioned: a folder with `captions.jsonl` and `images/` or `audio/`, an ESC-50 folder with `esc50.csv`, or one file."""
+"""A data set to be captioned: a folder with `captions.jsonl` and `images/` or `audio/`, an ESC-50 folder with
+`esc50.csv`, or one file.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Item:
     references: tuple[str, ...]
     split: str = ""
     category: str = ""  # of a clip that has a class
-    objects: tuple[str, ...] | None = None  # classes boxed in a picture, the one with most pixels first; None if nobody looked
+    objects: tuple[str, ...] | None = (
+        None  # classes boxed in a picture, the one with most pixels first; None if nobody looked
+    )
     boxes: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)  # class → its largest boxes
     size: tuple[int, int] | None = None  # width and height of the photograph, which the file may be squeezed out of
 
@@ -69,12 +73,17 @@ def read_dataset(folder: str | Path, split: str | None = None, limit: int | None
     elif (folder / "esc50.csv").is_file():
         items = _read_esc50(folder)
     else:
-        raise CaptionLabError(f"{folder} is not a data set: give a folder that holds captions.jsonl or esc50.csv, or one picture or sound.")
+        raise CaptionLabError(
+            f"{folder} is not a data set: give a folder that holds captions.jsonl or esc50.csv, or one picture or "
+            "sound."
+        )
     if limit is not None and limit < 1:
         raise CaptionLabError(f"limit = {limit} is not possible: give a whole number from 1.")
     chosen = [item for item in items if split in (None, item.split)]
     if not items:
-        raise CaptionLabError(f"{folder} lists no items: write one line for each file into captions.jsonl or esc50.csv.")
+        raise CaptionLabError(
+            f"{folder} lists no items: write one line for each file into captions.jsonl or esc50.csv."
+        )
     if not chosen:
         splits = ", ".join(sorted({item.split for item in items})) or "no split"
         raise CaptionLabError(f"{folder} has no items in split {split!r}: choose from {splits}.")
@@ -133,11 +142,20 @@ def _read_esc50(folder: Path) -> list[Item]:
         rows = list(csv.DictReader(file))
     try:
         return [
-            Item(r["filename"], folder / "audio" / r["filename"], "audio", label_captions(r["category"]), r["fold"], r["category"])
+            Item(
+                r["filename"],
+                folder / "audio" / r["filename"],
+                "audio",
+                label_captions(r["category"]),
+                r["fold"],
+                r["category"],
+            )
             for r in rows
         ]
     except KeyError as missing:
-        raise CaptionLabError(f"{folder / 'esc50.csv'} has no column {missing}: give the columns filename, fold, category.") from None
+        raise CaptionLabError(
+            f"{folder / 'esc50.csv'} has no column {missing}: give the columns filename, fold, category."
+        ) from None
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str, str]]:

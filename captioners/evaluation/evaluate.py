@@ -41,14 +41,16 @@ def evaluate(
 ) -> Report:
     """Caption a data set with some methods (all that can, without any named) or take given captions, and measure.
 
-    A method has one run for each of its `settings`, or one with its own defaults. With `traced` the words' traces are read too,
-    with `pointing` it is found out where words for boxed objects come from, and with `people` the report also has people's own
-    captions: each item's first reference, measured against the others.
-    A run that was killed goes on from its `journal`; whoever has stored the report removes that file.
+    A method has one run for each of its `settings`, or one with its own defaults. With `traced` the words' traces are
+    read too, with `pointing` it is found out where words for boxed objects come from, and with `people` the report also
+    has people's own captions: each item's first reference, measured against the others. A run that was killed goes on
+    from its `journal`; whoever has stored the report removes that file.
     """
     kind = dataset.kind
     if pointing and not any(item.boxes for item in dataset):
-        raise CaptionLabError(f"{dataset.name} has no boxes to point at: write them into captions.jsonl, or leave --metric pointing out.")
+        raise CaptionLabError(
+            f"{dataset.name} has no boxes to point at: write them into captions.jsonl, or leave --metric pointing out."
+        )
     judges = lab.judges(kind)
     if judges.matcher:
         judges = replace(judges, matcher=TextCachingMatcher(judges.matcher))
@@ -61,16 +63,23 @@ def evaluate(
         judges = replace(judges, notes=judges.notes + notes)
         work = list({item.id: item for item, _ in given}.values()) if judges.matcher else []
     else:
-        planned = [(s.id, values) for s in choose_methods(kind, methods) for values in settings.get(s.id) or [s.settings()]]
+        planned = [
+            (s.id, values) for s in choose_methods(kind, methods) for values in settings.get(s.id) or [s.settings()]
+        ]
 
-    results = _gather(lab, Plan(tuple(planned), traced, pointing), work, batch_size, engine or LocalEngine(), journal, progress)
+    results = _gather(
+        lab, Plan(tuple(planned), traced, pointing), work, batch_size, engine or LocalEngine(), journal, progress
+    )
     texts, missing = find_text_judge(lab.profile.judges) if all(item.references for item in dataset) else (None, ())
     scorer = Scorer(results, replace(judges, notes=judges.notes + missing), lab.profile.name, texts)
     if captions_file is not None:
         readable = [(item, CaptionRecord(caption)) for item, caption in given if item.id not in scorer.failed]
         runs = [scorer.run("given", {}, 0.0, readable)]
     else:
-        runs = [scorer.run(name, to_json(values), *scorer.captions(run, dataset)) for run, (name, values) in enumerate(planned)]
+        runs = [
+            scorer.run(name, to_json(values), *scorer.captions(run, dataset))
+            for run, (name, values) in enumerate(planned)
+        ]
     theirs = scorer.people([item for item, _ in given] or dataset) if people else None
     return Report(dataset.name, dataset.split, runs, people=theirs)
 
@@ -90,15 +99,21 @@ def _gather(
     return journal.results
 
 
-def _match_given(captions: list[tuple[str, str, str]], dataset: Dataset) -> tuple[list[tuple[Item, str]], tuple[str, ...]]:
+def _match_given(
+    captions: list[tuple[str, str, str]], dataset: Dataset
+) -> tuple[list[tuple[Item, str]], tuple[str, ...]]:
     """Given captions with their items; those of other splits or beyond the limit are left out, and said so."""
     chosen = {item.id: item for item in dataset}
     for where, name, _ in captions:
         if name not in dataset.known:
-            raise CaptionLabError(f"{where} has the id {name!r}, which is not in {dataset.name}: give the file name of one of its items.")
+            raise CaptionLabError(
+                f"{where} has the id {name!r}, which is not in {dataset.name}: give the file name of one of its items."
+            )
     pairs = [(chosen[name], caption) for _, name, caption in captions if name in chosen]
     if not pairs:
-        raise CaptionLabError("None of the given captions belongs to the chosen split: choose another or leave --split and --limit out.")
+        raise CaptionLabError(
+            "None of the given captions belongs to the chosen split: choose another or leave --split and --limit out."
+        )
     outside = len(captions) - len(pairs)
     return pairs, (f"{outside} given captions are outside the chosen split or limit.",) if outside else ()
 
@@ -106,10 +121,14 @@ def _match_given(captions: list[tuple[str, str, str]], dataset: Dataset) -> tupl
 class Scorer:
     """Turns the batches' results into the report's runs."""
 
-    def __init__(self, results: Sequence[BatchResult], judges: AvailableJudges, profile: str, texts: TextJudge | None = None) -> None:
+    def __init__(
+        self, results: Sequence[BatchResult], judges: AvailableJudges, profile: str, texts: TextJudge | None = None
+    ) -> None:
         self.results, self.judges, self.profile, self.texts = results, judges, profile, texts
         self.failed = {name: reason for r in results for name, reason in r.failed.items()}
-        self.vectors = {name: v for r in results if r.vectors is not None for name, v in zip(r.ids, r.vectors, strict=True)}
+        self.vectors = {
+            name: v for r in results if r.vectors is not None for name, v in zip(r.ids, r.vectors, strict=True)
+        }
 
     def captions(self, run: int, items: Sequence[Item]) -> tuple[float, list[tuple[Item, CaptionRecord]]]:
         """The seconds of one run, and what it said of each item, in the data set's order."""
@@ -126,7 +145,9 @@ class Scorer:
         pairs = [(replace(item, references=item.references[1:]), CaptionRecord(item.references[0])) for item in written]
         return self.run(PEOPLE, {}, 0.0, pairs) if pairs else None
 
-    def run(self, method: str, settings: dict[str, Any], seconds: float, pairs: list[tuple[Item, CaptionRecord]]) -> RunReport:
+    def run(
+        self, method: str, settings: dict[str, Any], seconds: float, pairs: list[tuple[Item, CaptionRecord]]
+    ) -> RunReport:
         """Measure one run."""
         if not pairs:
             name, reason = next(iter(self.failed.items()))
@@ -149,7 +170,9 @@ class Scorer:
             failed=[FailedItem(name, reason) for name, reason in self.failed.items()],
             notes=notes,
             items=[
-                ItemReport(item.id, said.caption, {name: values[i] for name, values in by_item.items()}, said.candidates)
+                ItemReport(
+                    item.id, said.caption, {name: values[i] for name, values in by_item.items()}, said.candidates
+                )
                 for i, (item, said) in enumerate(pairs)
             ],
         )
@@ -168,7 +191,9 @@ class Scorer:
             fluency=self.judges.fluency,
             texts=self.texts,
             audibility=self.judges.audibility,
-            categories=[item.category for item in items] if all(item.category in SOUND_CLASSES for item in items) else None,
+            categories=[item.category for item in items]
+            if all(item.category in SOUND_CLASSES for item in items)
+            else None,
             objects=[item.objects for item in items if item.objects is not None] if all(known) else None,
             candidates=[list(r.candidates) for r in records] if all(r.candidates for r in records) else None,
             points=[r.points or [] for r in records] if any(r.points is not None for r in records) else None,

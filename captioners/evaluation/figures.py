@@ -1,6 +1,8 @@
-"""A sweep as the papers draw it: every metric along the swept control, and what is gained against what is paid, on one page.
+"""A sweep as the papers draw it: every metric along the swept control, and what is gained against what is paid, on one
+page.
 
-The page needs nothing else: plotly is inside, and so are the numbers, the captions of every setting and the command that made it.
+The page needs nothing else: plotly is inside, and so are the numbers, the captions of every setting and the command
+that made it.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ def along_figure(runs: list[RunReport], people: RunReport | None = None) -> go.F
     along, lines = series(runs)
     panels = [(name, label) for name, label in ALONG if any(name in run.metrics for run in runs)]
     rows = -(-len(panels) // COLUMNS)
-    figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=[label for _, label in panels], vertical_spacing=0.25 / rows)
+    figure = make_subplots(
+        rows=rows, cols=COLUMNS, subplot_titles=[label for _, label in panels], vertical_spacing=0.25 / rows
+    )
     for index, (name, _) in enumerate(panels):
         for (label, line), colour in zip(lines.items(), _colours(), strict=False):
             known = [run for run in line if name in run.metrics]
@@ -127,11 +131,20 @@ def sweep_page(report: Report) -> str:
     """Figures, tables, captions, command."""
     runs = report.runs
     along, _ = series(runs)
-    trades = [(paid, gained) for paid, gained in TRADES if len(runs) > 1 and all(paid in r.metrics and gained in r.metrics for r in runs)]
+    trades = [
+        (paid, gained)
+        for paid, gained in TRADES
+        if len(runs) > 1 and all(paid in r.metrics and gained in r.metrics for r in runs)
+    ]
     method = runs[0].method
     figures = [(f"Along {along}" if along else "The run", along_figure(runs, report.people))]
-    figures += [(f"{LABELS[gained]} against {LABELS[paid]}", trade_figure(runs, paid, gained)) for paid, gained in trades]
-    drawn = "".join(f"<h2>{escape(title)}</h2>{figure.to_html(full_html=False, include_plotlyjs=False)}" for title, figure in figures)
+    figures += [
+        (f"{LABELS[gained]} against {LABELS[paid]}", trade_figure(runs, paid, gained)) for paid, gained in trades
+    ]
+    drawn = "".join(
+        f"<h2>{escape(title)}</h2>{figure.to_html(full_html=False, include_plotlyjs=False)}"
+        for title, figure in figures
+    )
     body = f"""<script>{get_plotlyjs()}</script>
 <p>{runs[0].n} items. Means with 95 % intervals. Made by</p><pre>{escape(report.command)}</pre>
 {drawn}<h2>Numbers</h2>{metrics_table(report.rows)}{notes_list(report.rows)}<h2>Captions</h2>{captions_table(report.rows)}"""

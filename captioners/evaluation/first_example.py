@@ -1,7 +1,7 @@
 """Which file should the page open on? The one for which guidance visibly helps on the most cards, by measurement.
 
-`python -m captioners.evaluation.first_example FILE …` captions every file by every method, guided and unguided, and lists the
-files, the best first: on how many cards the caption changes and the judge likes the change, and by how much.
+`python -m captioners.evaluation.first_example FILE …` captions every file by every method, guided and unguided, and
+lists the files, the best first: on how many cards the caption changes and the judge likes the change, and by how much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a run has done so far, one line for each batch, so that a killed run goes on where it was and ends with the same numbers."""
+"""What a run has done so far, one line for each batch, so that a killed run goes on where it was and ends with the
+same numbers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Journal:
         """Keeps a batch; refuses one that was made with other weights than those before it."""
         for part, digest in result.weights.items():
             if any(before.weights.get(part, digest) != digest for before in self.results):
-                raise CaptionLabError(f"The weights of {part} have changed since this run began: remove {self.path} and start again.")
+                raise CaptionLabError(
+                    f"The weights of {part} have changed since this run began: remove {self.path} and start again."
+                )
         self.results.append(result)
         self._append(to_json(result))
 
@@ -56,7 +60,9 @@ class Journal:
         except json.JSONDecodeError:
             raise CaptionLabError(f"{path} is damaged: remove it and start again.") from None
         if lines and lines[0] != head:
-            raise CaptionLabError(f"{path} was left by a run with other items or settings: finish that run, or remove the file.")
+            raise CaptionLabError(
+                f"{path} was left by a run with other items or settings: finish that run, or remove the file."
+            )
         if whole != text:
             path.write_text(whole, encoding="utf-8")
         if not lines:

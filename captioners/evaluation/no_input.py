@@ -1,7 +1,8 @@
 """Which substitute for p(x) is closest to a trained one: measured on the embedded captioner, which knows the truth.
 
-A captioner that was never trained without its picture needs something in its place. Here the embedded captioner, whose null cell was
-trained, is asked with each substitute instead: how far are the distributions, and how far the captions that guidance makes of them?
+A captioner that was never trained without its picture needs something in its place. Here the embedded captioner, whose
+null cell was trained, is asked with each substitute instead: how far are the distributions, and how far the captions
+that guidance makes of them?
 
     python -m captioners.evaluation.no_input DIR --split dev --limit 64 --json out.json
 """
@@ -34,14 +35,18 @@ MIXED = (4, 16)  # reference pictures in a mixture
 
 
 class Branch:
-    """log p of the next token under each of some inputs, averaged as probabilities; one that is None is the trained null cell."""
+    """log p of the next token under each of some inputs, averaged as probabilities; one that is None is the trained
+    null cell.
+    """
 
     def __init__(self, decoder: Any, grids: Sequence[Tensor | None], like: Tensor) -> None:
         """`grids` are (n, cells, c) each; `like` is one of them, for the null cell."""
         order = torch.arange(len(like), device=like.device)
         self.decoder = decoder
         self.conditions = [
-            decoder.condition({"image": like}, order).removed() if grid is None else decoder.condition({"image": grid}, order)
+            decoder.condition({"image": like}, order).removed()
+            if grid is None
+            else decoder.condition({"image": grid}, order)
             for grid in grids
         ]
 
@@ -100,7 +105,9 @@ def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
     def same(*inputs: Tensor) -> list[Tensor]:
         return [x.expand_as(grid) for x in inputs]
 
-    shuffled = torch.randperm(len(reference), generator=torch.Generator().manual_seed(0))[torch.arange(len(grid)) % len(reference)]
+    shuffled = torch.randperm(len(reference), generator=torch.Generator().manual_seed(0))[
+        torch.arange(len(grid)) % len(reference)
+    ]
     inputs: dict[str, Sequence[Tensor | None]] = {
         "trained null cell": [None],
         "zeros": same(torch.zeros_like(reference[:1])),
@@ -113,7 +120,9 @@ def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
 
 
 def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str, Any]]:
-    """For each substitute: nats from the truth along people's captions, and what guidance makes of it at several scales."""
+    """For each substitute: nats from the truth along people's captions, and what guidance makes of it at several
+    scales.
+    """
     tokenizer, start = setting.models.tokenizer, setting.models.start_token("image")
     rows = [[start, *ids][: MAX_TOKENS + 1] for ids in tokenizer.encode_all(setting.captions)]
     ids, there = tokenizer.batch(rows), torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows])
@@ -157,7 +166,11 @@ def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As REPRODUCTION.md has it."""
-    head = ["p(x) by", "KL from the trained one", *(f"γ = {s:g}: same captions, CLIPScore, perplexity" for s in rows[0]["scales"])]
+    head = [
+        "p(x) by",
+        "KL from the trained one",
+        *(f"γ = {s:g}: same captions, CLIPScore, perplexity" for s in rows[0]["scales"]),
+    ]
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for row in rows:
         cells = [f"{v['same']:.0%}, {v['clipscore']:.3f}, {v['perplexity']:.0f}" for v in row["scales"].values()]

@@ -1,7 +1,7 @@
 """The same batches on Ray: actors that load their models once, from the cores of a laptop to a cluster with GPUs.
 
-A worker that dies is started again and its batch is run again; nothing depends on who ran what. Files and code must be found
-under the same paths on every machine. `RAY_ADDRESS` names a cluster; without it Ray runs on this machine alone.
+A worker that dies is started again and its batch is run again; nothing depends on who ran what. Files and code must be
+found under the same paths on every machine. `RAY_ADDRESS` names a cluster; without it Ray runs on this machine alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ RESTARTS = 3  # of one worker, and retries of one batch
 class RemoteWorker:
     """The worker inside a Ray actor, with a lab of its own."""
 
-    def __init__(self, name: str, device: str, models: str | None, checkpoints: Sequence[str], features: str | None, plan: Plan):
+    def __init__(
+        self, name: str, device: str, models: str | None, checkpoints: Sequence[str], features: str | None, plan: Plan
+    ):
         lab = Lab(name, device, models, checkpoints)
         if features:
             lab.profile.keep_features(Path(features))
@@ -79,7 +81,9 @@ class RayEngine:
         except ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, CaptionLabError) else error from None
         except ray.exceptions.RayActorError as error:
-            raise CaptionLabError(f"A worker died {RESTARTS + 1} times: see Ray's logs, or run with --engine local. {error}") from error
+            raise CaptionLabError(
+                f"A worker died {RESTARTS + 1} times: see Ray's logs, or run with --engine local. {error}"
+            ) from error
         finally:
             if started:
                 ray.shutdown()

@@ -60,7 +60,19 @@ class RunReport:
     label: str = ""  # of a run that was read from a file
 
     def __json__(self) -> dict[str, Any]:
-        names = ("method", "settings", "profile", "n", "metrics", "encoders", "calibration", "seconds", "failed", "notes", "items")
+        names = (
+            "method",
+            "settings",
+            "profile",
+            "n",
+            "metrics",
+            "encoders",
+            "calibration",
+            "seconds",
+            "failed",
+            "notes",
+            "items",
+        )
         return {name: to_json(getattr(self, name)) for name in names}
 
 

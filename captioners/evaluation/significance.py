@@ -1,7 +1,9 @@
-"""Are two runs over the same items different? Paired tests, because small differences on a thousand pictures mean nothing.
+"""Are two runs over the same items different? Paired tests, because small differences on a thousand pictures mean
+nothing.
 
-Everything rests on one idea: if the runs were the same, each item's difference could as well have the other sign. Flipping signs at
-random gives the permutation test of the mean; the same flips of signed ranks give Wilcoxon's test. The interval is a paired bootstrap.
+Everything rests on one idea: if the runs were the same, each item's difference could as well have the other sign.
+Flipping signs at random gives the permutation test of the mean; the same flips of signed ranks give Wilcoxon's test.
+The interval is a paired bootstrap.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Comparison:
 
 
 def read_run(name: str) -> RunReport:
-    """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second, `FILE#people` people's own captions."""
+    """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second, `FILE#people`
+    people's own captions.
+    """
     path, _, which = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -71,7 +75,9 @@ def read_run(name: str) -> RunReport:
     except OSError:
         raise CaptionLabError(f"{path} cannot be read: give a file that `evaluate --json` wrote.") from None
     except (ValueError, KeyError, TypeError):
-        raise CaptionLabError(f"{path} is not the report of an evaluation: give a file that `evaluate --json` wrote.") from None
+        raise CaptionLabError(
+            f"{path} is not the report of an evaluation: give a file that `evaluate --json` wrote."
+        ) from None
     if which == PEOPLE and people:
         return replace(people, label=f"{Path(path).name}: {PEOPLE}")
     names = labels(runs)
@@ -90,14 +96,19 @@ def compare(a: RunReport, b: RunReport) -> Comparison:
     if sorted(ids) != sorted(item.id for item in b.items):
         only = len({*ids} ^ {item.id for item in b.items})
         raise CaptionLabError(
-            f"The runs are over different items ({only} are in one of them only): run both with the same data set, --split and --limit."
+            f"The runs are over different items ({only} are in one of them only): run both with the same data set, "
+            "--split and --limit."
         )
     if len({*ids}) < len(ids):
-        raise CaptionLabError("The runs have several captions of one item, which cannot be paired: give one caption for each item.")
+        raise CaptionLabError(
+            "The runs have several captions of one item, which cannot be paired: give one caption for each item."
+        )
     scores_of_b = {item.id: item.scores for item in b.items}
     other_judge = [n for n, e in a.encoders.items() if b.encoders.get(n, e) != e]
     if other_judge:
-        raise CaptionLabError(f"{', '.join(other_judge)} come from different judges in the two runs: measure both with the same weights.")
+        raise CaptionLabError(
+            f"{', '.join(other_judge)} come from different judges in the two runs: measure both with the same weights."
+        )
     compared = []
     for name in (n for n in a.metrics if n in b.metrics):
         means = a.metrics[name].mean, b.metrics[name].mean
@@ -155,7 +166,9 @@ def signed_ranks(difference: np.ndarray) -> np.ndarray:
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided: a fair coin, thrown wins + losses times, falls at least as unevenly."""
     n, fewer = wins + losses, min(wins, losses)
-    logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(fewer + 1)]
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(fewer + 1)
+    ]
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
@@ -174,7 +187,15 @@ def text(report: Comparison) -> str:
         table.append(line)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    notes = f"{len(report.metrics)} metrics are tested one by one: at {LEVEL:g}, one in {1 / LEVEL:.0f} would differ by chance alone."
+    notes = (
+        f"{len(report.metrics)} metrics "
+        "are tested one by one: "
+        f"at {LEVEL:g}, one in "
+        f"{1 / LEVEL:.0f} "
+        "would "
+        "differ "
+        "by chance alone."
+    )
     return "\n".join([f"A is {report.a}", f"B is {report.b}", f"{report.n} items, paired", *lines, notes])
 
 

@@ -1,7 +1,7 @@
 """Another domain to score on: Tux Paint's stamps, photographs of single things, each with one sentence.
 
-`python -m captioners.evaluation.stamps OUT` makes a folder for `evaluate` out of Debian's package `tuxpaint-stamps-default`
-(free licences, listed in it). Drawings, signs and flags are left out.
+`python -m captioners.evaluation.stamps OUT` makes a folder for `evaluate` out of Debian's package
+`tuxpaint-stamps-default` (free licences, listed in it). Drawings, signs and flags are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ DRAWN = {"cartoon", "symbols", "roadsigns", "flags"}
 
 
 def stamps(source: Path) -> Iterator[tuple[Path, str]]:
-    """Photographs below a folder with their English sentences, which stand in the first line of the text file beside them."""
+    """Photographs below a folder with their English sentences, which stand in the first line of the text file beside
+    them.
+    """
     for picture in sorted(source.rglob("*.png")):
         words = picture.with_suffix(".txt")
         if words.exists() and not DRAWN & {*picture.relative_to(source).parts}:

@@ -1,4 +1,6 @@
-"""A finished evaluation for people: a table of text, a CSV file of all captions, a page of HTML that needs nothing else."""
+"""A finished evaluation for people: a table of text, a CSV file of all captions, a page of HTML that needs nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def labels(runs: list[RunReport]) -> list[str]:
 
 def number(value: float | None) -> str:
     """Three decimals below ten, fewer above."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{3 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+    return (
+        "–"
+        if value is None or not math.isfinite(value)
+        else f"{value:.{3 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+    )
 
 
 def interval(metric: Interval | None) -> str:
@@ -83,7 +89,9 @@ def html_page(report: Report) -> str:
     runs = report.rows
     title = f"Evaluation of {report.dataset}" + (f", {report.split}" if report.split else "")
     made = f"<p>Made by</p><pre>{escape(report.command)}</pre>" if report.command else ""
-    return document(title, f"<p>Means with 95 % intervals.</p>{made}{metrics_table(runs)}{notes_list(runs)}{captions_table(runs)}")
+    return document(
+        title, f"<p>Means with 95 % intervals.</p>{made}{metrics_table(runs)}{notes_list(runs)}{captions_table(runs)}"
+    )
 
 
 def document(title: str, body: str) -> str:
@@ -100,7 +108,9 @@ def document(title: str, body: str) -> str:
 def metrics_table(runs: list[RunReport]) -> str:
     """All metrics as a table with a column for each run."""
     lines = "".join(
-        f"<tr><th>{escape(name)}</th>" + "".join(f'<td class="number">{interval(run.metrics.get(name))}</td>' for run in runs) + "</tr>"
+        f"<tr><th>{escape(name)}</th>"
+        + "".join(f'<td class="number">{interval(run.metrics.get(name))}</td>' for run in runs)
+        + "</tr>"
         for name in metric_names(runs)
     )
     return f"<table>{_head(runs)}{lines}</table>"
@@ -116,7 +126,11 @@ def notes_list(runs: list[RunReport]) -> str:
 
 def _head(runs: list[RunReport]) -> str:
     cells = zip(labels(runs), runs, strict=True)
-    return "<tr><th></th>" + "".join(f"<th>{escape(label)}<br><small>{run.n} captions</small></th>" for label, run in cells) + "</tr>"
+    return (
+        "<tr><th></th>"
+        + "".join(f"<th>{escape(label)}<br><small>{run.n} captions</small></th>" for label, run in cells)
+        + "</tr>"
+    )
 
 
 def _settings(settings: dict[str, Any]) -> str:
@@ -128,7 +142,9 @@ def captions_table(runs: list[RunReport]) -> str:
     cells: dict[str, list[list[str]]] = {}
     for column, run in enumerate(runs):
         for item in run.items:
-            scores = " · ".join(f"{name} {number(item.scores[name])}" for name in ("clipscore", "cider") if name in item.scores)
+            scores = " · ".join(
+                f"{name} {number(item.scores[name])}" for name in ("clipscore", "cider") if name in item.scores
+            )
             cell = f"{escape(item.caption)} <small>{scores}</small>"
             cells.setdefault(item.id, [[] for _ in runs])[column].append(cell)
     lines = []

@@ -64,7 +64,10 @@ class BatchResult:
         ids, vectors = value["ids"], value["vectors"]
         if vectors is not None:
             vectors = np.frombuffer(base64.b64decode(vectors), np.float32).reshape(len(ids), -1)
-        captions = [[CaptionRecord(caption, tuple(candidates), *rest) for caption, candidates, *rest in run] for run in value["captions"]]
+        captions = [
+            [CaptionRecord(caption, tuple(candidates), *rest) for caption, candidates, *rest in run]
+            for run in value["captions"]
+        ]
         return cls(**{**value, "captions": captions, "vectors": vectors})
 
 
@@ -78,7 +81,9 @@ class Worker:
             lab.method(name)
 
     def read(self, items: Sequence[Item]) -> dict[str, Media | CaptionLabError]:
-        """Each item's media, or why not; on several threads, because some formats are decoded in a process of their own."""
+        """Each item's media, or why not; on several threads, because some formats are decoded in a process of their
+        own.
+        """
 
         def load(item: Item) -> Media | CaptionLabError:
             try:
@@ -103,9 +108,13 @@ class Worker:
         for method, settings in self.plan.runs:
             started = time.perf_counter()
             asked = settings if self.plan.traced or self.plan.pointing else settings.untraced()
-            results = self.lab.results(inputs, method, [asked] * len(inputs), scored=False)  # the whole set is measured at once
+            results = self.lab.results(
+                inputs, method, [asked] * len(inputs), scored=False
+            )  # the whole set is measured at once
             seconds.append(time.perf_counter() - started)
-            captions.append([self._record(name, m, result) for (name, m), result in zip(media.items(), results, strict=True)])
+            captions.append(
+                [self._record(name, m, result) for (name, m), result in zip(media.items(), results, strict=True)]
+            )
             weights |= {part: digest for result in results for part, digest in result.weights.items()}
         failed = {name: str(error) for name, error in read.items() if name not in media}
         return BatchResult(list(media), captions, seconds, vectors, failed, weights)

@@ -29,8 +29,8 @@ MAX_BYTES = 100 * 2**20
 def load_media(source: Any, kind: Modality | None = None, name: str = "") -> Media:
     """A picture or a sound, ready for a method.
 
-    `source` is a path, the bytes of a file, a Pillow image, a picture as an array, or `(rate, samples)`.
-    What a file holds is told from its content; `kind` only says which of the two is wanted. `name` is a label for people.
+    `source` is a path, the bytes of a file, a Pillow image, a picture as an array, or `(rate, samples)`. What a file
+    holds is told from its content; `kind` only says which of the two is wanted. `name` is a label for people.
     """
     with boundary("This input cannot be read: give a picture or a sound file."):
         if isinstance(source, str | os.PathLike):
@@ -56,7 +56,10 @@ def _decode(source: Any, kind: Modality | None) -> np.ndarray | Clip:
             return sounds.from_samples(rate, samples)
         case None:
             raise MediaError("There is nothing to caption yet: choose a picture or a sound.")
-    raise MediaError(f"A {type(source).__name__} is neither picture nor sound: give a path, bytes, an image, an array or (rate, samples).")
+    raise MediaError(
+        f"A {type(source).__name__} is neither picture nor sound: give a path, bytes, an image, an array or (rate, "
+        "samples)."
+    )
 
 
 def _decode_bytes(data: bytes, kind: Modality | None) -> np.ndarray | Clip:
@@ -82,7 +85,9 @@ def _check_length(length: int) -> None:
     if not length:
         raise MediaError("The file is empty: choose another one.")
     if length > MAX_BYTES:
-        raise MediaError(f"The file is larger than {MAX_BYTES // 2**20} MB: make the picture smaller or the sound shorter.")
+        raise MediaError(
+            f"The file is larger than {MAX_BYTES // 2**20} MB: make the picture smaller or the sound shorter."
+        )
 
 
 def _read(path: Path) -> bytes:

@@ -1,4 +1,6 @@
-"""The child process of `captioners.media.decoding`: a file on stdin, its format as the argument, the answer on stdout."""
+"""The child process of `captioners.media.decoding`: a file on stdin, its format as the argument, the answer on
+stdout.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from captioners.media.errors import MediaError
 
 
 def limit_memory() -> None:
-    """Cap what this process may allocate, where the system can (Linux): a bomb ends in a MemoryError or a dead child."""
+    """Cap what this process may allocate, where the system can (Linux): a bomb ends in a MemoryError or a dead
+    child.
+    """
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -1,7 +1,8 @@
 """Bytes of a known format → pixels or samples, here or in a child process with little memory and time.
 
-A header's sizes can lie: 3 kB of OGG or 60 kB of MP4 make their decoders fill 2 GB, a TIFF of 1 MB hides a tile of 1.4 GB.
-Where only the decoder knows the real size, it runs in a child (0.15 s more), whose death is a MediaError and nothing worse.
+A header's sizes can lie: 3 kB of OGG or 60 kB of MP4 make their decoders fill 2 GB, a TIFF of 1 MB hides a tile of 1.4
+GB. Where only the decoder knows the real size, it runs in a child (0.15 s more), whose death is a MediaError and
+nothing worse.
 """
 
 from __future__ import annotations

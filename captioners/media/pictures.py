@@ -59,7 +59,9 @@ def from_image(image: Image.Image) -> np.ndarray:
 def from_array(array: np.ndarray) -> np.ndarray:
     """Grey (h, w) or (h, w, 1), RGB (h, w, 3) or RGBA (h, w, 4) of any number type → (h, w, 3) uint8."""
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-        raise MediaError(f"An array of shape {array.shape} is not a picture: give (height, width), or that with 1, 3 or 4 channels.")
+        raise MediaError(
+            f"An array of shape {array.shape} is not a picture: give (height, width), or that with 1, 3 or 4 channels."
+        )
     _check_size((array.shape[1], array.shape[0]))
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -81,7 +83,9 @@ def _check_size(size: tuple[int, int]) -> None:
     if width < 1 or height < 1:
         raise MediaError(f"The picture is {width} by {height} pixels, which is nothing to see: choose another one.")
     if width * height > MAX_PIXELS:
-        raise MediaError(f"The picture has {width * height / 1e6:.0f} megapixels: make it smaller than {MAX_PIXELS // 10**6}.")
+        raise MediaError(
+            f"The picture has {width * height / 1e6:.0f} megapixels: make it smaller than {MAX_PIXELS // 10**6}."
+        )
 
 
 def _fitted(size: tuple[int, int]) -> tuple[int, int]:

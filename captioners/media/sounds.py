@@ -34,7 +34,9 @@ def from_samples(rate: Any, samples: Any) -> Clip:
         raise MediaError("The sample rate is not a whole number: give (rate, samples) with a rate such as 16000.")
     array = np.asarray(samples)
     if array.dtype.kind not in "iuf" or array.ndim not in (1, 2):
-        raise MediaError(f"Samples of type {array.dtype} and shape {array.shape} are no sound: give numbers, (n,) or (n, channels).")
+        raise MediaError(
+            f"Samples of type {array.dtype} and shape {array.shape} are no sound: give numbers, (n,) or (n, channels)."
+        )
     if not array.size:
         raise MediaError("The sound is empty: record or choose one that lasts at least 0.2 s.")
     array = _narrowed(array.reshape(len(array), -1))
@@ -43,7 +45,9 @@ def from_samples(rate: Any, samples: Any) -> Clip:
 
 
 def _narrowed(array: np.ndarray) -> np.ndarray:
-    """A plain list of integers becomes int64, whatever the samples' depth was: the smallest that holds them is taken."""
+    """A plain list of integers becomes int64, whatever the samples' depth was: the smallest that holds them is
+    taken.
+    """
     if array.dtype != np.int64:
         return array
     for depth in (np.int16, np.int32):
@@ -53,7 +57,10 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
 
 
 def _through_libsndfile(data: bytes) -> Clip:
-    """WAV, FLAC, OGG and MP3. The header's count of samples is not believed: reading goes on until there are no more."""
+    """WAV, FLAC, OGG and MP3.
+
+    The header's count of samples is not believed: reading goes on until there are no more.
+    """
     import soundfile
 
     with soundfile.SoundFile(io.BytesIO(data)) as file:

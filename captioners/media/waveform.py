@@ -35,13 +35,17 @@ class Clip(NamedTuple):
 def check_format(rate: int, channels: int) -> None:
     """Refuse what no recording has, before anything is decoded."""
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise MediaError(f"A sound of {rate:.7g} samples per second cannot be used: save it again at 16000, 44100 or 48000.")
+        raise MediaError(
+            f"A sound of {rate:.7g} samples per second cannot be used: save it again at 16000, 44100 or 48000."
+        )
     if not 1 <= channels <= MAX_CHANNELS:
         raise MediaError(f"The sound has {channels} channels: mix it down to at most {MAX_CHANNELS}.")
 
 
 def to_clip(blocks: Iterable[np.ndarray], rate: int) -> Clip:
-    """Blocks of shape (n, channels), floats or integers, → their mean over channels; its loudest 30 s if it is longer."""
+    """Blocks of shape (n, channels), floats or integers, → their mean over channels; its loudest 30 s if it is
+    longer.
+    """
     samples, notes = _gather(blocks, rate)
     seconds = len(samples) / rate
     if seconds < MIN_SECONDS:
@@ -50,7 +54,10 @@ def to_clip(blocks: Iterable[np.ndarray], rate: int) -> Clip:
     if len(samples) > window:
         start = _loudest(samples, rate, window)
         samples = samples[start : start + window]
-        notes.append(f"Only the loudest {MAX_SECONDS} s are used: from {start / rate:.1f} s to {start / rate + MAX_SECONDS:.1f} s.")
+        notes.append(
+            f"Only the loudest {MAX_SECONDS} s are used: from {start / rate:.1f} s to {start / rate + MAX_SECONDS:.1f} "
+            "s."
+        )
     return Clip(samples.copy(), rate, tuple(notes))
 
 
@@ -119,7 +126,9 @@ def _gather(blocks: Iterable[np.ndarray], rate: int) -> tuple[np.ndarray, list[s
     if bad:
         notes.append(f"{bad} samples were not numbers (NaN or infinite): they were replaced by silence.")
     if peak <= 1 and full > CLIPPED_SHARE * total:
-        notes.append(f"The sound is clipped ({full / total:.0%} of its samples are at full scale): captions may suffer.")
+        notes.append(
+            f"The sound is clipped ({full / total:.0%} of its samples are at full scale): captions may suffer."
+        )
     return mono[:filled], notes
 
 

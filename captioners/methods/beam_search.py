@@ -33,11 +33,15 @@ class BeamSearch(Generic[T]):
         count, vocab = logp.shape
         # twice as many options as beams: where all of the better half end, the other half goes on
         totals, places = (logp + logp.new_tensor(self.scores)[:, None]).flatten().topk(2 * count)
-        options = [(total, *divmod(place, vocab)) for total, place in zip(totals.tolist(), places.tolist(), strict=True)]
+        options = [
+            (total, *divmod(place, vocab)) for total, place in zip(totals.tolist(), places.tolist(), strict=True)
+        ]
         # captions that end, if they are among the better half
         ending = [option for option in options[:count] if over or option[2] == self.end]
         self.ended = [(beam, token, self.grow(self.beams[beam], token)) for _, beam, token in ending]
-        scored = [(total / self.length, caption) for (total, _, _), (_, _, caption) in zip(ending, self.ended, strict=True)]
+        scored = [
+            (total / self.length, caption) for (total, _, _), (_, _, caption) in zip(ending, self.ended, strict=True)
+        ]
         self.finished = sorted(self.finished + scored, key=lambda pair: -pair[0])[:count]
         # captions that go on
         going = [option for option in options if option[2] != self.end][:count]

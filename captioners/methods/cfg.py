@@ -18,7 +18,17 @@ from torch.nn.utils.rnn import pad_sequence
 from captioners import guidance
 from captioners.captioner import Captioner
 from captioners.contract import CaptionerModels
-from captioners.controls import GUIDANCE_SCALE, LM_WEIGHT, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number, text
+from captioners.controls import (
+    GUIDANCE_SCALE,
+    LM_WEIGHT,
+    MAX_TOKENS,
+    NUM_CANDIDATES,
+    SEED,
+    TEMPERATURE,
+    choice,
+    number,
+    text,
+)
 from captioners.decoding import (
     SAMPLING_TEMPERATURE,
     TraceColumns,
@@ -47,31 +57,59 @@ CONTROLS = (
         help="How many captions are finished and ranked; those of a beam search are its best, "
         f"and beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
     ),
-    number("alpha", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True),
     number(
-        "beta", "Exponent β", "Weight of the unconditional log-probability, taken away; auto is γ − 1.", None, -1, 5, 0.1, optional=True
+        "alpha", "Exponent α", "Weight of the conditional log-probability; auto is γ.", None, 0, 5, 0.1, optional=True
     ),
-    text("lm_prompt", "LM prompt", "Captions that the language model reads first, separated by |; the last that fit count."),
+    number(
+        "beta",
+        "Exponent β",
+        "Weight of the unconditional log-probability, taken away; auto is γ − 1.",
+        None,
+        -1,
+        5,
+        0.1,
+        optional=True,
+    ),
+    text(
+        "lm_prompt",
+        "LM prompt",
+        "Captions that the language model reads first, separated by |; the last that fit count.",
+    ),
     choice(
         "decoding",
         "Decoding",
-        "greedy takes the best word at every step, sample draws it, beam keeps the num_beams best beginnings and finishes "
+        "greedy takes the best word at every step, sample draws it, beam keeps the num_beams best beginnings and "
+        "finishes "
         "the best of them; auto is sample where the temperature is above 0, else greedy.",
         ("auto", "greedy", "sample", "beam"),
     ),
-    TEMPERATURE.but(help=f"How freely words are drawn; 0 takes the best one in auto, and is {SAMPLING_TEMPERATURE} in sample."),
-    number("num_beams", "Beams", "How many beginnings beam search keeps, at least as many as candidates; 1 is greedy.", 5, 1, 16, 1),
+    TEMPERATURE.but(
+        help=f"How freely words are drawn; 0 takes the best one in auto, and is {SAMPLING_TEMPERATURE} in sample."
+    ),
+    number(
+        "num_beams",
+        "Beams",
+        "How many beginnings beam search keeps, at least as many as candidates; 1 is greedy.",
+        5,
+        1,
+        16,
+        1,
+    ),
     number("no_repeat", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
     MAX_TOKENS,
     SEED,
 )
 
 EXPLANATION = Explanation(
-    "The captioner was trained with its input left out now and then, so it knows both how likely a word is for this input and how "
-    "likely it is in any caption. Before each word it is asked both ways, and the difference is exaggerated γ times. Words that would "
-    "fit every picture lose, words that only this one calls for win. A language model may be given a say as well, with weight w, to "
+    "The captioner was trained with its input left out now and then, so it knows both how likely a word is for this "
+    "input and how "
+    "likely it is in any caption. Before each word it is asked both ways, and the difference is exaggerated γ times. "
+    "Words that would "
+    "fit every picture lose, words that only this one calls for win. A language model may be given a say as well, with "
+    "weight w, to "
     "pull the caption back to how people write. At γ = 1 and w = 0 nothing is left but the plain captioner.",
-    "Pushed too far it says the most telling word again and again, because nothing in the formula wants a sentence: CLIPScore hardly "
+    "Pushed too far it says the most telling word again and again, because nothing in the formula wants a sentence: "
+    "CLIPScore hardly "
     "falls while perplexity goes up many times over.",
     """@inproceedings{kornblith2023guiding,
   title     = {Guiding Image Captioning Models Toward More Specific Captions},
@@ -130,7 +168,9 @@ class ClassifierFree(Captioner):
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, trace, traced = current_run(), TraceColumns(self.models.tokenizer), any(s.traced for s in settings)
         captions = [self._candidates(item, m, s) for item, (m, s) in enumerate(zip(media, settings, strict=True))]
-        searches = {item: self._search(own) for item, own in enumerate(captions) if settings[item]["decoding"] == "beam"}
+        searches = {
+            item: self._search(own) for item, own in enumerate(captions) if settings[item]["decoding"] == "beam"
+        }
         rows = [caption for own in captions for caption in own]  # the batch: captions that have ended may leave it
         # the input's features, once per input
         with record.stage("encode"):
@@ -145,18 +185,25 @@ class ClassifierFree(Captioner):
                 distributions = branches.next()
                 distributions |= guide.next(partial(self._scores, rows, distributions, position))
                 distributions["guided"] = guidance.normalise(self._scores(rows, distributions, position))
-                # one token for every caption: the best one, a drawn one, or the one that is forced; beams choose together
+                # one token for every caption: the best one, a drawn one, or the one that is forced; beams choose
+                # together
                 tokens = self._choose(rows, distributions["guided"].clone(), position)
                 grown, parents = rows, list(range(len(rows)))
                 if searches:
-                    grown, parents, tokens = self._choose_beams(searches, rows, distributions["guided"], tokens, position)
+                    grown, parents, tokens = self._choose_beams(
+                        searches, rows, distributions["guided"], tokens, position
+                    )
                     distributions = {name: logp[parents] for name, logp in distributions.items()}
                 if traced:
                     trace.add(tokens, distributions)
                 self._extend(grown, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
-                captions = [searches[i].best(settings[i]["num_candidates"]) if i in searches else c for i, c in enumerate(captions)]
+                captions = [
+                    searches[i].best(settings[i]["num_candidates"]) if i in searches else c
+                    for i, c in enumerate(captions)
+                ]
             rows = grown[: len(rows)]
-            # finished captions leave the batch once they are enough to be worth the copying, or when beams change places
+            # finished captions leave the batch once they are enough to be worth the copying, or when beams change
+            # places
             unfinished = [place for place, caption in enumerate(rows) if not caption.done]
             if not unfinished:
                 break
@@ -194,7 +241,9 @@ class ClassifierFree(Captioner):
     # ------------------------------------------------------------------------------------------------- one caption
 
     def _candidates(self, item: int, media: Media, settings: Settings) -> list[SampledCaption]:
-        """The captions of one input: its beams, or its candidates, the first one greedy or drawn and the others drawn."""
+        """The captions of one input: its beams, or its candidates, the first one greedy or drawn and the others
+        drawn.
+        """
         scale = settings["guidance_scale"]
         alpha = scale if settings["alpha"] is None else settings["alpha"]
         beta = scale - 1 if settings["beta"] is None else settings["beta"]
@@ -221,7 +270,9 @@ class ClassifierFree(Captioner):
         """A search over one input's captions; `_extend` writes the tokens into those that it makes."""
         return BeamSearch(beams, lambda caption, token: caption.copy(), self.models.tokenizer.eos, beams[0].max_tokens)
 
-    def _language_guide(self, captions: list[SampledCaption], media: Sequence[Media], record: RunRecord) -> LanguageGuide:
+    def _language_guide(
+        self, captions: list[SampledCaption], media: Sequence[Media], record: RunRecord
+    ) -> LanguageGuide:
         return language_guide(
             self.models,
             weights=[c.settings["lm_weight"] for c in captions],
@@ -240,7 +291,9 @@ class ClassifierFree(Captioner):
             weight = torch.zeros_like(weight)
         scores = guidance.lm_guided(cond, uncond, distributions.get("lm", cond), alpha, beta, weight)
         tokenizer = self.models.tokenizer
-        scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf  # at least one word
+        scores[
+            :, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]
+        ] = -math.inf  # at least one word
         for i, caption in enumerate(captions):
             scores[i, repeated_tokens(caption.ids, caption.settings["no_repeat"])] = -math.inf
         return scores
@@ -262,7 +315,8 @@ class ClassifierFree(Captioner):
         tokens: Tensor,
         position: int,
     ) -> tuple[list[SampledCaption], list[int], Tensor]:
-        """One step of every search: the rows after it and behind them the captions that it ends, with their parents and tokens.
+        """One step of every search: the rows after it and behind them the captions that it ends, with their parents and
+        tokens.
 
         guided (rows, vocab), tokens (rows,): those of rows without a search stay as they are.
         """
@@ -275,7 +329,9 @@ class ClassifierFree(Captioner):
             logp = guided[places]
             if (forced := search.beams[0].forced.get(position)) is not None:
                 only = logp[:, forced].clamp(min=LEAST_FORCED)
-                logp = torch.full_like(logp, -math.inf).index_copy(1, torch.tensor([forced], device=logp.device), only[:, None])
+                logp = torch.full_like(logp, -math.inf).index_copy(
+                    1, torch.tensor([forced], device=logp.device), only[:, None]
+                )
             came, chosen = search.step(logp)
             for place, beam, token, caption in zip(places, came, chosen, search.beams, strict=True):
                 grown[place], parents[place], tokens[place] = caption, places[beam], token
@@ -327,7 +383,9 @@ class Branches:
         self.decoder, self.record, self.count = models.caption_decoder(), record, len(captions)
         self.device = grids[0].device
         # the rows that have a second, unconditional branch
-        self.second = torch.tensor([i for i, c in enumerate(captions) if c.beta != 0], dtype=torch.long, device=self.device)
+        self.second = torch.tensor(
+            [i for i, c in enumerate(captions) if c.beta != 0], dtype=torch.long, device=self.device
+        )
         order, stacked = stack_by_modality(grids, kinds)
         self.inputs = self.decoder.condition(stacked, order.to(self.device))
         self.start = torch.tensor([models.start_token(kind) for kind in kinds], device=self.device)  # of each input
@@ -351,7 +409,9 @@ class Branches:
         self.ids = torch.cat([tokens, tokens[self.second]])[:, None]
 
     def keep(self, places: list[int]) -> None:
-        """The rows at these places go on, in this order and in both branches; a place that is named twice goes on as two rows."""
+        """The rows at these places go on, in this order and in both branches; a place that is named twice goes on as
+        two rows.
+        """
         branch = {row: self.count + i for i, row in enumerate(self.second.tolist())}
         second = [(branch[place], new) for new, place in enumerate(places) if place in branch]
         source = torch.tensor(places + [i for i, _ in second], device=self.device)

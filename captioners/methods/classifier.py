@@ -1,10 +1,11 @@
 """Method 2: classifier-guided captioning by context-cache optimisation (arXiv 2501.03183, after ZeroCap 2111.14447).
 
-A frozen language model writes; before each token its keys and values C are moved by gradient descent on
-λ0 · CE(moved, untouched) + λ1 · (−log h_a) + λ2 · CE(moved, relevance), where h_a is a classifier's word on whether what is said can
-be heard (or seen). The relevance target is what Bayes says of the next token: ∝ p(token) · exp(similarity / temperature), the similarity
-being a matcher's, between the input and the caption with that token. ZeroCap's target has no p(token): a small matcher then stutters.
-Unguided means λ1 = 0 with relevance kept, the paper's baseline; γ = 1 is the language model alone, which knows nothing of the input.
+A frozen language model writes; before each token its keys and values C are moved by gradient descent on λ0 · CE(moved,
+untouched) + λ1 · (−log h_a) + λ2 · CE(moved, relevance), where h_a is a classifier's word on whether what is said can
+be heard (or seen). The relevance target is what Bayes says of the next token: ∝ p(token) · exp(similarity /
+temperature), the similarity being a matcher's, between the input and the caption with that token. ZeroCap's target has
+no p(token): a small matcher then stutters. Unguided means λ1 = 0 with relevance kept, the paper's baseline; γ = 1 is
+the language model alone, which knows nothing of the input.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from captioners.types import Explanation, Media, Modality, Result, Score, Settin
 
 STEP_SIZE = 0.3  # ZeroCap's, at guidance scale 2
 FUSION = 0.99  # share of the moved distribution in the geometric mean with the untouched one
-# the fast route reads so many of the likeliest tokens, so many more that match the input as single words, and none that is
+# the fast route reads so many of the likeliest tokens, so many more that match the input as single words, and none that
+# is
 # this much less likely than the likeliest one
 LIKELIEST, BEST_MATCHING, LEAST_LOGP = 24, 40, math.log(1e-4)
 CONFIDENT = 0.95  # the fast route does not move a token that the language model is this sure of
@@ -49,9 +51,23 @@ GUIDES: dict[str, Modality] = {"audibility": "audio", "visibility": "image"}  # 
 CONTROLS = (
     GUIDANCE_SCALE.but(low=1, help="How far the context is moved at each gradient step, 0.3·(γ − 1); 1 is off."),
     NUM_CANDIDATES.but(
-        help=f"How many captions are finished and ranked; beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
+        help=(
+            "How many captions are finished "
+            "and ranked; beside "
+            "a greedy one they are "
+            "drawn at temperature "
+            f"{SAMPLING_TEMPERATURE}."
+        )
     ),
-    number("classifier_weight", "Classifier weight λ1", "How much being audible (or visible) counts; 0 is off.", 0.6, 0, 2, 0.1),
+    number(
+        "classifier_weight",
+        "Classifier weight λ1",
+        "How much being audible (or visible) counts; 0 is off.",
+        0.6,
+        0,
+        2,
+        0.1,
+    ),
     choice(
         "guide",
         "Guide",
@@ -62,23 +78,42 @@ CONTROLS = (
     choice(
         "fluency",
         "Fluency term",
-        "ce is the cross-entropy of the moved distribution under the untouched one; kl, as in ZeroCap, the divergence of the moved one "
+        "ce is the cross-entropy of the moved distribution under the untouched one; kl, as in ZeroCap, the divergence "
+        "of the moved one "
         "from the untouched one.",
         ("ce", "kl"),
     ),
-    number("relevance_weight", "Relevance weight λ2", "How much matching the input counts; 0 is off, 1 is ZeroCap's.", 0.4, 0, 4, 0.1),
+    number(
+        "relevance_weight",
+        "Relevance weight λ2",
+        "How much matching the input counts; 0 is off, 1 is ZeroCap's.",
+        0.4,
+        0,
+        4,
+        0.1,
+    ),
     choice(
         "target",
         "Relevance target",
-        "bayes weighs each token's similarity to the input with p(token); zerocap takes the softmax of the similarities alone.",
+        "bayes weighs each token's similarity to the input with p(token); zerocap takes the softmax of the "
+        "similarities alone.",
         ("bayes", "zerocap"),
     ),
     number("num_steps", "Gradient steps", "How often the context is moved before each token.", 10, 1, 20, 1),
-    number("top_k", "Tokens considered", "How many of the likeliest next tokens are considered; the paper has 512.", 512, 8, 1024, 8),
+    number(
+        "top_k",
+        "Tokens considered",
+        "How many of the likeliest next tokens are considered; the paper has 512.",
+        512,
+        8,
+        1024,
+        8,
+    ),
     choice(
         "route",
         "Route",
-        "Fast reads the promising ones of the tokens considered, once; faithful reads all of them at every step, as the paper does.",
+        "Fast reads the promising ones of the tokens considered, once; faithful reads all of them at every step, as "
+        "the paper does.",
         ("fast", "faithful"),
     ),
     number(
@@ -93,7 +128,8 @@ CONTROLS = (
     text(
         "prompt",
         "Prompt",
-        "What every caption begins with; with a | in it, what stands before is for pictures and what stands behind for sounds.",
+        "What every caption begins with; with a | in it, what stands before is for pictures and what stands behind for "
+        "sounds.",
     ),
     MAX_TOKENS.but(default=20),
     SEED,
@@ -101,12 +137,18 @@ CONTROLS = (
 
 
 EXPLANATION = Explanation(
-    "A language model that has never seen or heard anything writes the caption. Before each word its memory of the words so far is "
-    "moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is said can be heard, or seen; "
-    "one asks a matcher whether it fits the input; one keeps the words likely. The word is then taken from the moved model. No part "
-    "but the matcher was trained on inputs with their captions. The unguided caption is made in the same way without the classifier "
-    "(λ1 = 0), so that the difference is the classifier's; at γ = 1 nothing is moved and the language model speaks alone.",
-    "It knows the input only by the matcher's word on half-finished sentences: an early wrong word is never taken back, and the "
+    "A language model that has never seen or heard anything writes the caption. Before each word its memory of the "
+    "words so far is "
+    "moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is said can be "
+    "heard, or seen; "
+    "one asks a matcher whether it fits the input; one keeps the words likely. The word is then taken from the moved "
+    "model. No part "
+    "but the matcher was trained on inputs with their captions. The unguided caption is made in the same way without "
+    "the classifier "
+    "(λ1 = 0), so that the difference is the classifier's; at γ = 1 nothing is moved and the language model speaks "
+    "alone.",
+    "It knows the input only by the matcher's word on half-finished sentences: an early wrong word is never taken "
+    "back, and the "
     "sentence is talked round to it. It is the slowest of the four.",
     """@article{shaulov2025classifier,
   title   = {Classifier-Guided Captioning Across Modalities},
@@ -130,7 +172,9 @@ class SteeredCaption:
     ids: list[int] = field(default_factory=list)
     logprob: float = 0.0
     done: bool = False
-    steps: list[list[dict[str, float]]] = field(default_factory=list)  # of each position: the losses along the gradient steps
+    steps: list[list[dict[str, float]]] = field(
+        default_factory=list
+    )  # of each position: the losses along the gradient steps
     classifier: list[float] = field(default_factory=list)  # of each position: log h_a of the caption so far
 
     @property
@@ -142,7 +186,9 @@ class SteeredCaption:
     def moves(self) -> bool:
         """Whether its cache is to be moved at all."""
         s = self.settings
-        return bool(not self.done and s["guidance_scale"] > 1 and (classifier_weight(s) > 0 or s["relevance_weight"] > 0))
+        return bool(
+            not self.done and s["guidance_scale"] > 1 and (classifier_weight(s) > 0 or s["relevance_weight"] > 0)
+        )
 
 
 def classifier_weight(settings: Settings) -> float:
@@ -194,7 +240,9 @@ class ClassifierGuided(Captioner):
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, tokenizer = current_run(), self.models.tokenizer
         trace = TraceColumns(tokenizer)
-        captions = [c for item, (m, s) in enumerate(zip(media, settings, strict=True)) for c in self._candidates(item, m, s)]
+        captions = [
+            c for item, (m, s) in enumerate(zip(media, settings, strict=True)) for c in self._candidates(item, m, s)
+        ]
         first = [next(i for i, c in enumerate(captions) if c.item == item) for item in range(len(media))]
         # the inputs in the ranker's space
         with record.stage("encode"):
@@ -227,7 +275,9 @@ class ClassifierGuided(Captioner):
 
     @torch.no_grad()
     def score_without(self, media: Media, result: Result, hidden: Tensor) -> Tensor | None:
-        """By the relevance that the cache is moved to: what each token adds to the match of the caption with the cells that are seen."""
+        """By the relevance that the cache is moved to: what each token adds to the match of the caption with the
+        cells that are seen.
+        """
         ranker, tokenizer = self.models.ranker(media.kind), self.models.tokenizer
         ids = trace_ids(tokenizer, result.trace)
         if ids is None or not isinstance(ranker, PartialMatcher):
@@ -259,7 +309,9 @@ class ClassifierGuided(Captioner):
         ]
 
     def _allowed(self, captions: list[SteeredCaption], scores: Tensor, position: int) -> Tensor:
-        """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a run said before."""
+        """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a run
+        said before.
+        """
         tokenizer = self.models.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf
         for i, caption in enumerate(captions):
@@ -288,8 +340,12 @@ class ClassifierGuided(Captioner):
                 moved[index] = self._optimise(loss, context, index, fast, record)
         return moved
 
-    def _optimise(self, goal: GuidanceLoss, context: ContextCache, index: Tensor, fast: bool, record: RunRecord) -> Tensor:
-        """log p (rows, vocab) where the loss was lowest along the gradient steps, for the rows at `index` in the context."""
+    def _optimise(
+        self, goal: GuidanceLoss, context: ContextCache, index: Tensor, fast: bool, record: RunRecord
+    ) -> Tensor:
+        """log p (rows, vocab) where the loss was lowest along the gradient steps, for the rows at `index` in the
+        context.
+        """
         captions, untouched = goal.captions, goal.untouched
         names = ("guidance_scale", "num_steps")
         scale, budget = torch.tensor([[c.settings[n] for n in names] for c in captions], device=untouched.device).T
@@ -322,7 +378,9 @@ class ClassifierGuided(Captioner):
             before = torch.minimum(before, loss)
         return best
 
-    def _extend(self, captions: list[SteeredCaption], tokens: list[int], logprobs: list[float], scorer: TextScorer) -> None:
+    def _extend(
+        self, captions: list[SteeredCaption], tokens: list[int], logprobs: list[float], scorer: TextScorer
+    ) -> None:
         grown = [c for c in captions if not c.done and c.settings.traced]
         for caption, token, logprob in zip(captions, tokens, logprobs, strict=True):
             if not caption.done:
@@ -350,7 +408,9 @@ class ClassifierGuided(Captioner):
         others = [self._text(c) for c in captions if c.item == caption.item and c is not caption]
         return Step(len(entries), caption.settings["max_tokens"], step_tokens(entries), entries, others)
 
-    def _finish(self, item: int, media: Media, settings: Settings, captions: list[SteeredCaption], trace: TraceColumns) -> Step:
+    def _finish(
+        self, item: int, media: Media, settings: Settings, captions: list[SteeredCaption], trace: TraceColumns
+    ) -> Step:
         own = [i for i, c in enumerate(captions) if c.item == item]
         return self.finish(
             media,
@@ -370,11 +430,16 @@ class ClassifierGuided(Captioner):
 
 
 class GuidanceLoss:
-    """The three losses over the next-token distribution of some captions, from what the scorer says of candidates for it."""
+    """The three losses over the next-token distribution of some captions, from what the scorer says of candidates
+    for it.
+    """
 
     def __init__(self, captions: list[SteeredCaption], scorer: TextScorer, untouched: Tensor) -> None:
         self.captions, self.scorer, self.untouched = captions, scorer, untouched
-        weights = [[c.settings["fluency_weight"], classifier_weight(c.settings), c.settings["relevance_weight"]] for c in captions]
+        weights = [
+            [c.settings["fluency_weight"], classifier_weight(c.settings), c.settings["relevance_weight"]]
+            for c in captions
+        ]
         self.weights = torch.tensor(weights, device=untouched.device)
         self.divergence = self._rows_with("fluency", "kl")
         self.weighed = self._rows_with("target", "bayes")
@@ -406,7 +471,9 @@ class GuidanceLoss:
         self.target = (prior + similar / self.temperatures).masked_fill(~self.present, -math.inf).softmax(-1)
 
     def _candidates(self, caption: SteeredCaption, logp: Tensor) -> Tensor:
-        """The tokens to be read for one caption (k,): the likeliest, and on the fast route the promising ones of them."""
+        """The tokens to be read for one caption (k,): the likeliest, and on the fast route the promising ones of
+        them.
+        """
         likely = logp.topk(min(caption.settings["top_k"], int(torch.isfinite(logp).sum()))).indices
         if not caption.fast:
             return likely
@@ -416,7 +483,8 @@ class GuidanceLoss:
         return torch.cat([likely[:LIKELIEST], rest[matching]])
 
     def losses(self, moved: Tensor) -> dict[str, Tensor]:
-        """Each (rows,): λ0 · CE(moved, untouched) or λ0 · KL, λ1 · (−log h_a), λ2 · CE(moved, relevance), their sum, and h_a itself.
+        """Each (rows,): λ0 · CE(moved, untouched) or λ0 · KL, λ1 · (−log h_a), λ2 · CE(moved, relevance), their sum,
+        and h_a itself.
 
         h_a is the classifier's probability as expected over the candidates under the moved distribution.
         """

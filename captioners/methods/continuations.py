@@ -1,9 +1,11 @@
-"""A language model's opinion of another vocabulary's tokens: the likely ones are scored as continuations of the text so far.
+"""A language model's opinion of another vocabulary's tokens: the likely ones are scored as continuations of the text so
+far.
 
-Where the captioner's tokens and the language model's are the same words, this is the language model's own distribution over the candidates.
-Otherwise a candidate is spelled in the language model's tokens from the last word boundary on, so that the pieces of a word are always
-judged together: a whole word w as p(w | words before), a piece that leaves its word unfinished as the probability that the next word
-begins with it and goes on. The language model's cache stands at the last boundary and moves on when a word is finished.
+Where the captioner's tokens and the language model's are the same words, this is the language model's own distribution
+over the candidates. Otherwise a candidate is spelled in the language model's tokens from the last word boundary on, so
+that the pieces of a word are always judged together: a whole word w as p(w | words before), a piece that leaves its
+word unfinished as the probability that the next word begins with it and goes on. The language model's cache stands at
+the last boundary and moves on when a word is finished.
 """
 
 from __future__ import annotations
@@ -111,7 +113,9 @@ class ContinuationScorer:
             self.mask = torch.cat([self.mask, present], 1)
             before = self.logp
             self._read(ids)
-            self.logp = torch.where(present[:, -1:], self.logp, before)  # rows without a new word stand where they stood
+            self.logp = torch.where(
+                present[:, -1:], self.logp, before
+            )  # rows without a new word stand where they stood
 
     def keep(self, places: list[int]) -> None:
         """The rows at these places go on, in this order; a place that is named twice goes on as two rows."""
@@ -183,7 +187,11 @@ class ContinuationScorer:
                 start += len(spelled) - 1
                 path = self.logp[row, spelled[0]] + sum(said[j, spelled[j + 1]] for j in range(len(spelled) - 2))
                 # in an unfinished word the last token may be any that begins like it and goes on
-                last = self._begins(self._sums(said[-1]), self.tokenizer.piece(spelled[-1])) if unfinished else said[-1, spelled[-1]]
+                last = (
+                    self._begins(self._sums(said[-1]), self.tokenizer.piece(spelled[-1]))
+                    if unfinished
+                    else said[-1, spelled[-1]]
+                )
                 out[row, k] = torch.logaddexp(out[row, k], path + last)
 
     def _sums(self, logp: Tensor) -> Tensor:

@@ -15,14 +15,16 @@ from captioners.types import Settings, SettingsError
 ORDER = choice(
     "order",
     "Order",
-    "confidence settles the surest words first, and the others denoise around them; together denoises all words to the end; "
+    "confidence settles the surest words first, and the others denoise around them; together denoises all words to the "
+    "end; "
     "paper is the published code's sampler: together, from noise of full strength, with clamp and η = 1.",
     ("confidence", "together", "paper"),
 )
 CLAMP = choice(
     "clamp",
     "Clamp",
-    "on moves the believed caption to its nearest words at every step, off leaves it between words; auto is on in order paper alone.",
+    "on moves the believed caption to its nearest words at every step, off leaves it between words; auto is on in "
+    "order paper alone.",
     ("auto", "on", "off"),
 )
 ETA = number(
@@ -55,7 +57,9 @@ class EmbeddingSampling:
         eta = float(paper) if settings["eta"] is None else settings["eta"]
         if eta and settings["sampler"] != "ddim":
             sampler = settings["sampler"]
-            raise SettingsError(f"eta = {eta:g} is not possible with sampler = {sampler}: give eta = 0, or sampler = ddim.")
+            raise SettingsError(
+                f"eta = {eta:g} is not possible with sampler = {sampler}: give eta = 0, or sampler = ddim."
+            )
         noise = 1.0 if paper or settings["temperature"] == 1 else None
         return cls(settings["order"] == "confidence", clamp, eta, noise, settings["sampler"])
 
@@ -71,4 +75,6 @@ class EmbeddingSampling:
             return f"Sampled as the paper's published code does: {how}."
         order = "the surest words settled first" if self.settles else "all words together"
         x0 = "clamped to the nearest words at every step" if self.clamp else "a mean over words"
-        return f"Sampled in a way of our own: {order}, x0 {x0}, η = {self.eta:g}; order = paper is the published code's."
+        return (
+            f"Sampled in a way of our own: {order}, x0 {x0}, η = {self.eta:g}; order = paper is the published code's."
+        )

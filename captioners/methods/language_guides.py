@@ -1,4 +1,6 @@
-"""What a language model has to say about the next token, however its vocabulary relates to the captioner's (method 1)."""
+"""What a language model has to say about the next token, however its vocabulary relates to the captioner's (method
+1).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def language_guide(
     max_tokens: Sequence[int],
     record: RunRecord,
 ) -> LanguageGuide:
-    """The guide that fits the models. Per row: its weight, its modality, its prompt of captions separated by |, its longest caption."""
+    """The guide that fits the models.
+
+    Per row: its weight, its modality, its prompt of captions separated by |, its longest caption.
+    """
     asking = [row for row, weight in enumerate(weights) if weight > 0]
     if not asking:
         return NoLanguageModel()
@@ -53,7 +58,9 @@ def language_guide(
     if models.lm_tokenizer is not models.tokenizer:
         return ContinuationScorer(models, asking, texts, len(weights), max(max_tokens), record)
     starts = [models.start_token(kinds[row]) for row in asking]
-    return PromptedLanguageModel(models, asking, texts, starts, [max_tokens[row] for row in asking], len(weights), record)
+    return PromptedLanguageModel(
+        models, asking, texts, starts, [max_tokens[row] for row in asking], len(weights), record
+    )
 
 
 class NoLanguageModel:
@@ -97,7 +104,9 @@ class PromptedLanguageModel:
         self.past: list[KeysValues] | None = None
 
     def next(self, scores: Callable[[], Tensor]) -> dict[str, Tensor]:
-        """log p under the language model (rows, vocab), NaN for rows that do not ask it; nothing if none does any more."""
+        """log p under the language model (rows, vocab), NaN for rows that do not ask it; nothing if none does any
+        more.
+        """
         if not len(self.index):
             return {}
         logits, self.past = self.lm(self.ids, self.past, self.mask)

@@ -1,8 +1,8 @@
 """Method 3: masked conditional diffusion (Image Captioning via Masked Conditional Diffusion).
 
-The media is a grid of discrete tokens; a caption is denoised from all [MASK] by a mask-and-replace diffusion that looks at them. The
-second branch looks at the same tokens with some of them masked (MCS), or all (CFG), and s = γ full + (1 − γ) masked; the paper prints
-MCS the other way round.
+The media is a grid of discrete tokens; a caption is denoised from all [MASK] by a mask-and-replace diffusion that looks
+at them. The second branch looks at the same tokens with some of them masked (MCS), or all (CFG), and s = γ full + (1 −
+γ) masked; the paper prints MCS the other way round.
 """
 
 from __future__ import annotations
@@ -38,15 +38,24 @@ from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 LENGTH_TEMPERATURE = 0.2  # temperature of a drawn length where words are not drawn
 
 CONTROLS = (
-    GUIDANCE_SCALE.but(help="How far the caption is pushed away from the masked condition; 1 is off (with mcs-printed, 0 is)."),
+    GUIDANCE_SCALE.but(
+        help="How far the caption is pushed away from the masked condition; 1 is off (with mcs-printed, 0 is)."
+    ),
     MASK_RATE,
     NUM_CANDIDATES.but(
-        help=f"How many captions are denoised and ranked; beside a greedy one they are drawn at temperature {SAMPLING_TEMPERATURE}."
+        help=(
+            "How many captions are denoised "
+            "and ranked; beside "
+            "a greedy one they are "
+            "drawn at temperature "
+            f"{SAMPLING_TEMPERATURE}."
+        )
     ),
     choice(
         "guidance",
         "Guidance rule",
-        "mcs compares with a masked condition, cfg with none at all; mcs-printed is the paper's formula, where 0 is the full condition "
+        "mcs compares with a masked condition, cfg with none at all; mcs-printed is the paper's formula, where 0 is "
+        "the full condition "
         "(off), 1 the masked one alone, and more pushes away from the full one.",
         ("mcs", "cfg", "mcs-printed"),
     ),
@@ -61,7 +70,8 @@ CONTROLS = (
     choice(
         "length",
         "Length",
-        f"drawn takes a length by chance, at the temperature or else at {LENGTH_TEMPERATURE}; likeliest takes the most likely one.",
+        f"drawn takes a length by chance, at the temperature or else at {LENGTH_TEMPERATURE}; likeliest takes the most "
+        "likely one.",
         ("drawn", "likeliest"),
     ),
     TEMPERATURE,
@@ -72,11 +82,15 @@ CONTROLS = (
 
 
 EXPLANATION = Explanation(
-    "The input becomes a grid of discrete tokens, and the caption begins as a row of blanks. Step by step the model fills in the words "
-    "it is surest of, looking at all positions at once. It is asked twice, with the whole grid and with some of its cells masked, and "
-    "what the hidden cells contribute is exaggerated γ times. A partly masked input is a closer comparison than none at all. The "
+    "The input becomes a grid of discrete tokens, and the caption begins as a row of blanks. Step by step the model "
+    "fills in the words "
+    "it is surest of, looking at all positions at once. It is asked twice, with the whole grid and with some of its "
+    "cells masked, and "
+    "what the hidden cells contribute is exaggerated γ times. A partly masked input is a closer comparison than none "
+    "at all. The "
     "length is decided before the first word.",
-    "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was measured too short or "
+    "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was "
+    "measured too short or "
     "too long is squeezed or padded.",
     """@misc{zhou-masked,
   title  = {Image Captioning via Masked Conditional Diffusion},
@@ -107,11 +121,16 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
     def remarks(cls, settings: Settings) -> tuple[str, ...]:
         """Whose sampler it was."""
         if settings["order"] == "confidence":
-            return ("Uncovered in order of confidence, the surest words first: not the paper's sampler, which is order = random.",)
+            return (
+                "Uncovered in order of confidence, the surest words first: not the paper's sampler, which is order = "
+                "random.",
+            )
         drawn = "Drawn from the diffusion's own posterior (D3PM)"
         if settings["temperature"] == 1 and settings["top_k"] == 0:
             return (f"{drawn}, as the paper does.",)
-        belief = "of the likeliest words" if settings["temperature"] == 0 else f"at temperature {settings['temperature']:g}"
+        belief = (
+            "of the likeliest words" if settings["temperature"] == 0 else f"at temperature {settings['temperature']:g}"
+        )
         best = f", of the best {settings['top_k']} words" if settings["top_k"] else ""
         return (f"{drawn} {belief}{best}; the paper has temperature 1 and all words.",)
 
@@ -141,18 +160,26 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         seen = model.condition({media.kind: masked}, torch.arange(rows, device=device))
         final = torch.tensor(trace_ids(self.models.tokenizer, result.trace), device=device)
         start = torch.full((rows,), self.models.start_token(media.kind), device=device)
-        times, scores = stride(model.config.steps, result.settings["num_steps"]), torch.zeros(rows, len(final), device=device)
+        times, scores = (
+            stride(model.config.steps, result.settings["num_steps"]),
+            torch.zeros(rows, len(final), device=device),
+        )
         for decision in decided:
             state = torch.tensor([model.mask if token is None else token for token in decision.known], device=device)
             time = torch.full_like(start, times[decision.step])
             vectors = model.vectors(start, state.expand(rows, -1), time, seen, torch.full_like(start, len(final)))
             logp = model.words(vectors[:, decision.positions]).log_softmax(-1)
-            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[..., 0]
+            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[
+                ..., 0
+            ]
         return scores
 
 
 def full_weight(settings: Settings) -> float:
-    """The weight of the full condition; the masked one has the rest. Both rules in one number: printed(γ) = mcs(1 − γ)."""
+    """The weight of the full condition; the masked one has the rest.
+
+    Both rules in one number: printed(γ) = mcs(1 − γ).
+    """
     scale = settings["guidance_scale"]
     if settings["guidance"] != "cfg" and settings["mask_rate"] == 0:
         return 1.0  # nothing is masked: both branches are one
@@ -160,7 +187,9 @@ def full_weight(settings: Settings) -> float:
 
 
 def masked_cells(media: Media, settings: Settings, cells: int) -> Tensor:
-    """Which cells the second branch does not see (cells,): by seed and media alone, and the same first ones at every rate."""
+    """Which cells the second branch does not see (cells,): by seed and media alone, and the same first ones at every
+    rate.
+    """
     rate = 1.0 if settings["guidance"] == "cfg" else settings["mask_rate"]
     order = torch.randperm(cells, generator=generator(settings["seed"], media, -1))
     return torch.zeros(cells, dtype=torch.bool).index_fill(0, order[: round(rate * cells)], True)
@@ -254,7 +283,9 @@ class MaskedDiffusion(DiffusionProcess):
     def replay_second_branch(self, row: int, steps: int) -> Tensor:
         item = self.items[row].expand(steps)
         x = torch.stack([state[row, : self.captions[row].length] for state in self.states[:steps]])
-        return self.model.vectors(self.start[item], x, self.times[row, :steps], self.part[item], self.lengths[row].expand(steps))
+        return self.model.vectors(
+            self.start[item], x, self.times[row, :steps], self.part[item], self.lengths[row].expand(steps)
+        )
 
     # ------------------------------------------------------------------------------------------------- one step on
 
@@ -271,7 +302,9 @@ class MaskedDiffusion(DiffusionProcess):
         self._paint(rows, k, state[rows], open_, guided)
 
     def _open(self, rows: Tensor, k: int) -> Tensor:
-        """(r, n): positions that this step may change; in the first one also what is forced, whose log-probability is told."""
+        """(r, n): positions that this step may change; in the first one also what is forced, whose log-probability
+        is told.
+        """
         covered = (self.states[k][rows] == self.model.mask) & self.inside[rows]
         due = covered.sum(1) > self._left(rows, k)
         return covered & due[:, None] | self.inside[rows] & self.by_chance[rows, None] | self.fixed[rows] & (k == 0)
@@ -281,7 +314,9 @@ class MaskedDiffusion(DiffusionProcess):
         return self.lengths[rows] * self.times[rows, k + 1] // self.model.config.steps
 
     def _by_posterior(self, index: int, k: int, x: Tensor, at: Tensor, guided: Tensor) -> Tensor:
-        """A sample of p(x_s | x_t) = Σ_x0 q(x_s | x_t, x0) p(x0): x (n,), at (m,) positions, guided (m, vocab) → (m,)."""
+        """A sample of p(x_s | x_t) = Σ_x0 q(x_s | x_t, x0) p(x0): x (n,), at (m,) positions, guided (m, vocab) →
+        (m,).
+        """
         caption, t, s = self.captions[index], self.times[index, k : k + 1], self.times[index, k + 1 : k + 2]
         if caption.temperature > 0:
             believed = self._tempered(caption, guided)
@@ -292,7 +327,9 @@ class MaskedDiffusion(DiffusionProcess):
         return sample_tokens(posterior, self.chance[index, k, at])
 
     def _by_confidence(self, index: int, k: int, x: Tensor, at: Tensor, guided: Tensor) -> Tensor:
-        """The surest words, as many as the schedule uncovers; none beside itself: x (n,), at (m,) positions, guided (m, vocab) → (m,)."""
+        """The surest words, as many as the schedule uncovers; none beside itself: x (n,), at (m,) positions, guided
+        (m, vocab) → (m,).
+        """
         caption, covered = self.captions[index], x[at] == self.model.mask
         places = torch.zeros_like(x, dtype=torch.bool).index_fill(0, at, True)
         logp = forbid_neighbours(x.masked_fill(x == self.model.mask, -1)[None], places[None], guided)

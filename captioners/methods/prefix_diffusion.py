@@ -1,8 +1,9 @@
 """Method 4: Prefix-diffusion (arXiv 2309.04965).
 
-A caption is denoised as a row of word embeddings, behind a prefix made of the pooled picture or sound. Many candidates start from many
-noises in one batch, and the best is picked. Beyond the paper: guidance against the same model without its prefix, a number of words, and an
-order in which the surest words settle first and the others denoise around them. The published code's sampler is `order = paper`.
+A caption is denoised as a row of word embeddings, behind a prefix made of the pooled picture or sound. Many candidates
+start from many noises in one batch, and the best is picked. Beyond the paper: guidance against the same model without
+its prefix, a number of words, and an order in which the surest words settle first and the others denoise around them.
+The published code's sampler is `order = paper`.
 """
 
 from __future__ import annotations
@@ -43,10 +44,23 @@ CERTAIN = 0.999  # a row that is this sure of every word is not asked again
 REPLAY_BATCH = 256  # states in one pass of `replay_second_branch`
 
 CONTROLS = (
-    GUIDANCE_SCALE.but(default=1.0, help="How far the caption is pushed away from what the model says without the prefix; 1 is off."),
-    NUM_CANDIDATES.but(default=8, help="How many captions are denoised at once, each from a noise of its own; the best one is shown."),
+    GUIDANCE_SCALE.but(
+        default=1.0, help="How far the caption is pushed away from what the model says without the prefix; 1 is off."
+    ),
+    NUM_CANDIDATES.but(
+        default=8, help="How many captions are denoised at once, each from a noise of its own; the best one is shown."
+    ),
     number("num_steps", "Denoising steps", "How many of the 1000 steps are taken; fewer are faster.", 30, 5, 1000, 1),
-    number("length", "Words", "Exactly how many words the caption has; auto leaves it to the model.", None, 4, 20, 1, optional=True),
+    number(
+        "length",
+        "Words",
+        "Exactly how many words the caption has; auto leaves it to the model.",
+        None,
+        4,
+        20,
+        1,
+        optional=True,
+    ),
     TEMPERATURE.but(
         default=0.8,
         help="How strong noise and chance are: little gives plain captions, much varied ones; "
@@ -57,17 +71,26 @@ CONTROLS = (
     CLAMP,
     ETA,
     choice("sampler", "Sampler", "ddim takes plain steps, dpm-solver++ looks one step back and needs fewer.", SAMPLERS),
-    choice("schedule", "Noise schedule", "How the noise falls along the steps; the paper found truncated-linear best.", tuple(SCHEDULES)),
+    choice(
+        "schedule",
+        "Noise schedule",
+        "How the noise falls along the steps; the paper found truncated-linear best.",
+        tuple(SCHEDULES),
+    ),
     SEED,
 )
 
 
 EXPLANATION = Explanation(
-    "A caption is a row of word vectors, and it begins as noise. Behind a prefix made of the picture or the sound the noise is taken "
-    "away step by step until every vector lies at a word. Many captions start from many noises in one batch, and a matcher picks the "
-    "one that fits best. This choice is what guides here: the unguided caption is the first of them. Pushing away from the model "
+    "A caption is a row of word vectors, and it begins as noise. Behind a prefix made of the picture or the sound the "
+    "noise is taken "
+    "away step by step until every vector lies at a word. Many captions start from many noises in one batch, and a "
+    "matcher picks the "
+    "one that fits best. This choice is what guides here: the unguided caption is the first of them. Pushing away from "
+    "the model "
     "without its prefix is possible too, which the paper does not do.",
-    "The vectors settle on words one by one, so grammar suffers first: articles go missing and words are doubled, which a matcher "
+    "The vectors settle on words one by one, so grammar suffers first: articles go missing and words are doubled, "
+    "which a matcher "
     "does not mind.",
     """@inproceedings{liu2024prefix,
   title     = {Prefix-diffusion: A Lightweight Diffusion Model for Diverse Image Captioning},
@@ -137,7 +160,9 @@ class PrefixDiffusion(DenoisingCaptioner):
             told = (known >= 0).to(grid.dtype).expand(rows, -1)  # of what is not settled nothing can be read
             vectors = model.vectors(clean.expand(rows, -1, -1), told, prefix, words)
             logp = model.logits(vectors[:, decision.positions]).log_softmax(-1)
-            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[..., 0]
+            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[
+                ..., 0
+            ]
         return scores
 
 
@@ -170,9 +195,9 @@ class EmbeddingDiffusion(DiffusionProcess):
         """Choose every row's number of words and of positions; lengths (items, words) log-probabilities."""
         self.count = torch.full((len(self.captions),), ANY, device=self.device)
         for i, caption in enumerate(self.captions):
-            noisy = lengths[caption.item] * LENGTH_EXPONENT + caption.temperature * gumbel(lengths.shape[1:], caption.source).to(
-                self.device
-            )
+            noisy = lengths[caption.item] * LENGTH_EXPONENT + caption.temperature * gumbel(
+                lengths.shape[1:], caption.source
+            ).to(self.device)
             words = self.settings[caption.item]["length"] or int(noisy[3:20].argmax()) + 4
             reach = max(caption.forced, default=-1) + 1
             ends = [p for p, token in caption.forced.items() if token == self.kinds.end]
@@ -223,17 +248,26 @@ class EmbeddingDiffusion(DiffusionProcess):
         for i, caption in enumerate(self.captions[row] for row in rows):
             whole = torch.randn((self.model.config.canvas, noise.shape[2]), generator=caption.source)
             strength = self.sampling[caption.item].noise
-            noise[i, : caption.length] = (caption.temperature if strength is None else strength) * whole[: caption.length]
+            noise[i, : caption.length] = (caption.temperature if strength is None else strength) * whole[
+                : caption.length
+            ]
         return noise.to(self.device)
 
     def _plan(self, n: int) -> None:
-        """Plan how many positions of each row are held after each step, and draw the chance that decides their words."""
+        """Plan how many positions of each row are held after each step, and draw the chance that decides their
+        words.
+        """
         most = max(c.steps for c in self.captions)
-        self.share, self.chance = torch.zeros(len(self.captions), most, dtype=torch.long), torch.zeros(len(self.captions), most, n)
+        self.share, self.chance = (
+            torch.zeros(len(self.captions), most, dtype=torch.long),
+            torch.zeros(len(self.captions), most, n),
+        )
         for i, caption in enumerate(self.captions):
             if self.sampling[caption.item].settles:
                 self.share[i, : caption.steps] = caption.length * torch.arange(1, caption.steps + 1) // caption.steps
-                self.chance[i, : caption.steps] = torch.rand((caption.steps, self.model.config.canvas), generator=caption.source)[:, :n]
+                self.chance[i, : caption.steps] = torch.rand(
+                    (caption.steps, self.model.config.canvas), generator=caption.source
+                )[:, :n]
         beyond = (~self.inside).sum(1, keepdim=True)
         self.share, self.chance = self.share.to(self.device) + beyond, self.chance.to(self.device)
         self.warmth = torch.tensor([c.temperature for c in self.captions], device=self.device)
@@ -261,13 +295,18 @@ class EmbeddingDiffusion(DiffusionProcess):
         return self.hidden[0][rows], self.hidden[1][second]
 
     def _vectors(self, rows: Tensor, k: int, prefix: Prefix) -> Tensor:
-        """Hidden vectors (r, n, d). Blind rows of one input that have settled on the same words so far are asked once."""
+        """Hidden vectors (r, n, d).
+
+        Blind rows of one input that have settled on the same words so far are asked once.
+        """
         apart = torch.where(self.blind[rows], -1 - self.items[rows], rows)
         known = torch.stack([apart, self.count[rows], self.inside[rows].sum(1)], 1)
         alike = torch.cat([known, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
         one = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
         states, told, believed, inside = (x[one] for x in (self.states[k], self.told[k], self.believed[k], self.inside))
-        return self.model.vectors(states, told, prefix[one], self.count[one], believed, inside, self.chosen[one] < 0)[alike]
+        return self.model.vectors(states, told, prefix[one], self.count[one], believed, inside, self.chosen[one] < 0)[
+            alike
+        ]
 
     def replay_second_branch(self, row: int, steps: int) -> Tensor:
         at = torch.full((steps,), row, device=self.device)
@@ -287,12 +326,16 @@ class EmbeddingDiffusion(DiffusionProcess):
         for scheduler, eta, members in self.samplers:
             if k < len(scheduler.timesteps):
                 noise = {"eta": eta, "variance_noise": self._noise(members.tolist(), state.shape[1])} if eta else {}
-                state[members] = scheduler.step(self.goal[members], scheduler.timesteps[k], state[members], **noise).prev_sample
+                state[members] = scheduler.step(
+                    self.goal[members], scheduler.timesteps[k], state[members], **noise
+                ).prev_sample
         self.states.append(state)
         self.believed.append(self.x0)
 
     def _has_work(self, rows: Tensor, k: int) -> Tensor:
-        """(r,): rows that see something new, may settle a word, or are at their first or last step; what the others think is known."""
+        """(r,): rows that see something new, may settle a word, or are at their first or last step; what the others
+        think is known.
+        """
         waiting = self.sure[rows] | self.blind[rows]
         grows = (self.chosen[rows] >= 0).sum(1) < self.share[rows, k]
         return ~waiting | grows | (k + 1 == self.steps[rows]) | (k == 0)
@@ -313,12 +356,16 @@ class EmbeddingDiffusion(DiffusionProcess):
         self._paint(rows, k, at, sure, words)
 
     def _nearest_words(self, x0: Tensor) -> Tensor:
-        """(r, n, embed) → the embeddings of the nearest words that a caption may hold: all have one length, so the most similar ones."""
+        """(r, n, embed) → the embeddings of the nearest words that a caption may hold: all have one length, so the
+        most similar ones.
+        """
         sayable = torch.isfinite(self.output.bias)
         return self.table[(x0 @ self.table.T).masked_fill(~sayable, -torch.inf).argmax(-1)]
 
     def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor) -> None:
-        """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the surest."""
+        """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the
+        surest.
+        """
         held, share = self.chosen[rows], self.share[rows, k]
         more = at & ((~at).sum(1) < share)[:, None]
         if not more.any():
@@ -346,7 +393,10 @@ class EmbeddingDiffusion(DiffusionProcess):
         return words.masked_fill(words == self.kinds.end, -1)
 
     def _paint(self, rows: Tensor, k: int, at: Tensor, sure: Tensor, words: Tensor) -> None:
-        """Write the best word of every position; at a row's last step its positions are rounded together. sure, words (m,): the best."""
+        """Write the best word of every position; at a row's last step its positions are rounded together.
+
+        sure, words (m,): the best.
+        """
         canvas, held, inside = self.canvas, self.chosen[rows], self.inside[rows]
         tokens = torch.where(held >= 0, held, held.index_put((at,), words))
         fresh = ~canvas.settled[rows]  # what was settled before keeps the step it was taken from
@@ -361,7 +411,9 @@ class EmbeddingDiffusion(DiffusionProcess):
         self.sure[rows] = (certain | (held >= 0)).all(1) & ~self.fresh[rows]  # fresh noise may change any mind
 
     def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
-        """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays always."""
+        """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays
+        always.
+        """
         forced, held = self.fixed[rows][..., None], self._without_end(self.chosen[rows])
         opinion = self.output.logp(self.opinion[rows])
         word = torch.arange(opinion.shape[-1], device=self.device) == forced

@@ -1,4 +1,6 @@
-"""What rankers and classifiers say of half-finished captions (method 2): equal texts are read once, those of one modality in one batch."""
+"""What rankers and classifiers say of half-finished captions (method 2): equal texts are read once, those of one
+modality in one batch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from captioners.contract import Matcher, SteeredModels
 from captioners.run_record import RunRecord
 from captioners.types import Media, Modality
 
-# ZeroCap's temperature suits CLIP, on whose scale random and human captions lie 0.16 apart; for another matcher it is as
+# ZeroCap's temperature suits CLIP, on whose scale random and human captions lie 0.16 apart; for another matcher it is
+# as
 # large a share of that distance
 CLIP_TEMPERATURE, TEMPERATURE_SHARE = 0.01, 1 / 16
 CLIPSCORE_SCALE = 2.5  # a calibration is in CLIPScore, a temperature in cosines
@@ -42,7 +45,12 @@ class TextScorer:
 
         `word_vectors` outlives the run: single tokens in the ranker's space are the same for every input.
         """
-        self.record, self.word_vectors, self.kinds, self.questions = record, word_vectors, [m.kind for m in media], questions
+        self.record, self.word_vectors, self.kinds, self.questions = (
+            record,
+            word_vectors,
+            [m.kind for m in media],
+            questions,
+        )
         self.rankers = {kind: models.ranker(kind) for kind in dict.fromkeys(self.kinds)}
         self.classifiers = {kind: models.classifier(kind) for kind in dict.fromkeys(questions)}
         self.tokenizer = models.tokenizer

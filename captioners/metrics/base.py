@@ -19,11 +19,26 @@ if TYPE_CHECKING:
     from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
 
 Gains = dict[str, tuple[float, int]]  # class of words → log p(word|input) − log p(word) summed over its words, how many
-Point = tuple[float, float, float]  # of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
-Need = Literal["references", "media", "fluency", "categories", "objects", "texts", "audibility", "candidates", "gains", "points"]
+Point = tuple[
+    float, float, float
+]  # of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
+Need = Literal[
+    "references", "media", "fluency", "categories", "objects", "texts", "audibility", "candidates", "gains", "points"
+]
 # in the order in which results are listed
 MODULES = (
-    *("matching", "naming", "objects", "ngram", "meteor", "bertscore", "diversity", "fluency", "audibility", "word_classes"),
+    *(
+        "matching",
+        "naming",
+        "objects",
+        "ngram",
+        "meteor",
+        "bertscore",
+        "diversity",
+        "fluency",
+        "audibility",
+        "word_classes",
+    ),
     "pointing",
 )
 

@@ -1,4 +1,5 @@
-"""BERTScore (arXiv 1904.09675): every token is matched with its nearest in the other sentence, by vectors that know their context.
+"""BERTScore (arXiv 1904.09675): every token is matched with its nearest in the other sentence, by vectors that know
+their context.
 
 F1 without idf weights and without rescaling, against the best of the references, as the package `bert-score` counts.
 """
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def f1(caption: TokenVectors, reference: TokenVectors) -> float:
-    """The harmonic mean of how well the caption's tokens are found in the reference, and the reference's in the caption.
+    """The harmonic mean of how well the caption's tokens are found in the reference, and the reference's in the
+    caption.
 
     Start and end of a sentence may be found but are not asked for.
     """

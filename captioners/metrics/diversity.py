@@ -13,7 +13,10 @@ from captioners.metrics.text import count_words, tokenize
 
 @metric()
 def dist(rows: CaptionSet) -> list[MetricResult]:
-    """Dist-1 … Dist-3: distinct n-grams over all n-grams of the set. It falls with the size of the set: compare equal sizes."""
+    """Dist-1 … Dist-3: distinct n-grams over all n-grams of the set.
+
+    It falls with the size of the set: compare equal sizes.
+    """
     tokens = [tokenize(c) for c in rows.captions]
     return [_distinct(f"dist-{n}", [_ngrams(t, n) for t in tokens], rows, share=True) for n in (1, 2, 3)]
 

@@ -18,13 +18,17 @@ BATCH = 256
 
 def log_perplexity(judge: FluencyJudge, captions: Sequence[str]) -> np.ndarray:
     """−log likelihood / (words + 1) of each caption: the end of the sentence counts as a word."""
-    likelihoods = [value for i in range(0, len(captions), BATCH) for value in judge.log_likelihood(list(captions[i : i + BATCH]))]
+    likelihoods = [
+        value for i in range(0, len(captions), BATCH) for value in judge.log_likelihood(list(captions[i : i + BATCH]))
+    ]
     return -np.array(likelihoods, dtype=np.float64) / np.array([count_words(c) + 1 for c in captions])
 
 
 @metric("fluency")
 def perplexity(rows: CaptionSet) -> list[MetricResult]:
-    """exp of the above; the mean over a set is the geometric one, so that one broken caption does not drown the others."""
+    """exp of the above; the mean over a set is the geometric one, so that one broken caption does not drown the
+    others.
+    """
     logs = log_perplexity(rows.fluency, rows.captions)
     mean, low, high = np.exp([logs.mean(), *rows.resampler.mean(logs)]).tolist()
     return [MetricResult("perplexity", mean, low, high, np.exp(logs).tolist(), rows.fluency.name)]

@@ -31,7 +31,9 @@ def embed_media(matcher: Matcher, media: Sequence[Media]) -> np.ndarray:
 def embed_captions(matcher: Matcher, captions: Sequence[str]) -> np.ndarray:
     """(n, d), unit length, the prompt put before each caption."""
     texts = [matcher.prompt + c for c in captions]
-    parts = [matcher.embed_text(texts[i : i + BATCH]).detach().float().cpu().numpy() for i in range(0, len(texts), BATCH)]
+    parts = [
+        matcher.embed_text(texts[i : i + BATCH]).detach().float().cpu().numpy() for i in range(0, len(texts), BATCH)
+    ]
     return np.concatenate(parts)
 
 
@@ -82,7 +84,9 @@ def matching(rows: CaptionSet) -> list[MetricResult]:
 
 
 def ranks(ids: list[str], media: np.ndarray, captions: np.ndarray) -> np.ndarray:
-    """The rank of each caption's own media, 0 for the nearest, among all media; an id is one of them however often it stands there."""
+    """The rank of each caption's own media, 0 for the nearest, among all media; an id is one of them however often
+    it stands there.
+    """
     import torch
 
     from captioners.metrics.recall import ranks

@@ -1,6 +1,8 @@
-"""METEOR without Java: nltk's, on our own tokens. Words match exactly, by their stem, or as synonyms where WordNet is there.
+"""METEOR without Java: nltk's, on our own tokens. Words match exactly, by their stem, or as synonyms where WordNet is
+there.
 
-The papers' numbers come from the Java program, whose parameters are tuned and which knows paraphrases: these lie on another scale.
+The papers' numbers come from the Java program, whose parameters are tuned and which knows paraphrases: these lie on
+another scale.
 """
 
 from __future__ import annotations

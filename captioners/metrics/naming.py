@@ -9,4 +9,8 @@ from captioners.metrics.sound_words import names_sound
 @metric("categories")
 def naming(rows: CaptionSet) -> list[MetricResult]:
     """The share of captions that name the sound of their clip's class."""
-    return [mean_of("named", [float(names_sound(c, text)) for c, text in zip(rows.categories, rows.captions, strict=True)], rows)]
+    return [
+        mean_of(
+            "named", [float(names_sound(c, text)) for c, text in zip(rows.categories, rows.captions, strict=True)], rows
+        )
+    ]

@@ -1,6 +1,7 @@
 """BLEU, ROUGE-L and CIDEr-D against references, by pycocoevalcap's scorers on our own tokens.
 
-pycocoevalcap's CIDEr is CIDEr-D (clipped counts, Gaussian length penalty, ×10), as in COCO's tables: its 1.0 is their "100".
+pycocoevalcap's CIDEr is CIDEr-D (clipped counts, Gaussian length penalty, ×10), as in COCO's tables: its 1.0 is their
+"100".
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def rouge_l(rows: CaptionSet) -> list[MetricResult]:
     scorer = Rouge()
     pairs = zip(rows.captions, rows.references, strict=True)
     return [
-        mean_of("rouge-l", [scorer.calc_score([plain(c)], [plain(r) for r in refs]) if tokenize(c) else 0.0 for c, refs in pairs], rows)
+        mean_of(
+            "rouge-l",
+            [scorer.calc_score([plain(c)], [plain(r) for r in refs]) if tokenize(c) else 0.0 for c, refs in pairs],
+            rows,
+        )
     ]
 
 

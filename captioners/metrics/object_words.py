@@ -1,7 +1,7 @@
 """The words by which people call the 80 everyday classes of COCO's boxes, written by hand.
 
-A line is `class: words; vague words`. A vague word may mean the class ("fruit", a banana), so it counts as naming it, but
-it claims nothing that could be wrong. Plurals follow from the rule below, irregular ones are written out.
+A line is `class: words; vague words`. A vague word may mean the class ("fruit", a banana), so it counts as naming it,
+but it claims nothing that could be wrong. Plurals follow from the rule below, irregular ones are written out.
 """
 
 from __future__ import annotations
@@ -151,7 +151,10 @@ def plural(word: str) -> str:
 
 
 def mentions(words: Sequence[str]) -> list[Mention]:
-    """What a caption's words (lower case) name, from left to right. The longest expression counts: a hot dog is no dog."""
+    """What a caption's words (lower case) name, from left to right.
+
+    The longest expression counts: a hot dog is no dog.
+    """
     found, start = [], 0
     while start < len(words):
         for length in range(min(_LONGEST, len(words) - start), 0, -1):

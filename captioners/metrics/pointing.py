@@ -1,7 +1,8 @@
 """The pointing game: does a word that names a boxed object come from inside one of its boxes?
 
-`pointing` is the share of such words whose strongest cell has its centre in a box; `pointing_chance` is what a cell drawn at random would
-reach, the boxes' share of the picture, and `pointing_centre` what the middle cell does, because photographers put things there.
+`pointing` is the share of such words whose strongest cell has its centre in a box; `pointing_chance` is what a cell
+drawn at random would reach, the boxes' share of the picture, and `pointing_centre` what the middle cell does, because
+photographers put things there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which words name a sound: for measuring alone, and written apart from the tables that training captions were found with.
+"""Which words name a sound: for measuring alone, and written apart from the tables that training captions were found
+with.
 
 An entry lists beginnings of words, or whole words with a full stop; `a+b` wants one of each in one caption.
 """
@@ -9,7 +10,8 @@ import re
 
 VOICE = "speak spoke speech talk voice says said saying convers narrat monolog announc exclaim shout yell whisper"
 TUNE = (
-    "music song melod tune orchestra band instrument sing sang beat rap guitar piano drum violin saxophone jazz blues rock metal reggae "
+    "music song melod tune orchestra band instrument sing sang beat rap guitar piano drum violin saxophone jazz blues "
+    "rock metal reggae "
     "disco pop"
 )
 
@@ -74,8 +76,9 @@ MAN, WOMAN = "man men male guy boy", "woman women female lady girl"
 
 
 def names_sound(category: str, caption: str) -> bool:
-    """Whether a caption names the sound of that class. Voices and music are named by any word of their kind; of a man's or a woman's voice
-    the other's word is wrong."""
+    """Whether a caption names the sound of that class. Voices and music are named by any word of their kind; of a man's
+    or a woman's voice the other's word is wrong.
+    """
     words = set(re.findall(r"[a-z]+", caption.lower()))
     if category in SOUND_WORDS:
         return _any(SOUND_WORDS[category], words)

@@ -1,6 +1,7 @@
 """What the condition adds to words that carry content, and to those that hold a sentence together.
 
-log p(word|input) − log p(word), summed over a word's pieces, is what the token plots show; here it is averaged by class of word.
+log p(word|input) − log p(word), summed over a word's pieces, is what the token plots show; here it is averaged by class
+of word.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ FUNCTION_WORDS = frozenset(CLOSED_CLASSES.split())
 
 
 def word_gains(trace: Sequence[TokenTrace]) -> list[tuple[str, float]]:
-    """(word, log p(word|input) − log p(word)) of each word; pieces of one word are put together, punctuation is dropped."""
+    """(word, log p(word|input) − log p(word)) of each word; pieces of one word are put together, punctuation is
+    dropped.
+    """
     words: list[list] = []
     for token in trace:
         piece = token.token
-        if not any(c.isalnum() for c in piece) or (piece.startswith("<") and piece.endswith(">")):  # the end of the sentence is no word
+        if not any(c.isalnum() for c in piece) or (
+            piece.startswith("<") and piece.endswith(">")
+        ):  # the end of the sentence is no word
             continue
         if not words or piece.startswith(" "):
             words.append(["", 0.0])

@@ -1,7 +1,7 @@
 """A small CoCa: causal text layers, then layers that also look at the encoder's grid. One model for p(x|y) and p(x).
 
-The condition is removed by looking at one learned null cell instead of the grid. Pictures and sound share all weights but
-the projection of their grid, so rows of both kinds, with and without their condition, go through one batch.
+The condition is removed by looking at one learned null cell instead of the grid. Pictures and sound share all weights
+but the projection of their grid, so rows of both kinds, with and without their condition, go through one batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Condition:
         return Condition([(k[rows], v[rows]) for k, v in self.keys_values], self.mask[rows], self.nulls)
 
     def removed(self, rows: Tensor | None = None) -> Condition:
-        """The same rows without their condition (all, or those where `rows` (b,) is True): they see the null cells alone."""
+        """The same rows without their condition (all, or those where `rows` (b,) is True): they see the null cells
+        alone.
+        """
         null = torch.arange(self.mask.shape[-1], device=self.mask.device) < self.nulls
         gone = torch.ones_like(self.mask[:, :1, :1, :1]) if rows is None else rows[:, None, None, None]
         return Condition(self.keys_values, torch.where(gone, null, self.mask), self.nulls)
@@ -70,9 +72,14 @@ class CaptionDecoder(nn.Module):
         self.tokens = nn.Embedding(config.vocab, dim)  # also the output layer
         self.positions = nn.Parameter(torch.zeros(config.max_tokens, dim))
         self.enter = nn.ModuleDict(
-            {kind: nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, dim)) for kind in ("image", "audio")}
+            {
+                kind: nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, dim))
+                for kind in ("image", "audio")
+            }
         )
-        self.cells = nn.ParameterDict({"image": torch.zeros(config.image_cells, dim), "audio": torch.zeros(config.audio_cells, dim)})
+        self.cells = nn.ParameterDict(
+            {"image": torch.zeros(config.image_cells, dim), "audio": torch.zeros(config.audio_cells, dim)}
+        )
         self.null = nn.Parameter(torch.zeros(dim))
         self.context_norm = nn.LayerNorm(dim)
         plain = [Block(dim, config.heads, dropout=config.dropout) for _ in range(config.text_layers)]
@@ -83,12 +90,20 @@ class CaptionDecoder(nn.Module):
         init_weights(self)
 
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
-        """{kind: (n, cells, c)} of all kinds → keys and values of every cross layer, rows put into `order`; a row sees its own cells."""
-        x, there = side_by_side({kind: self.enter[kind](grid) + self.cells[kind] for kind, grid in grids.items()}, order)
+        """{kind: (n, cells, c)} of all kinds → keys and values of every cross layer, rows put into `order`; a row
+        sees its own cells.
+        """
+        x, there = side_by_side(
+            {kind: self.enter[kind](grid) + self.cells[kind] for kind, grid in grids.items()}, order
+        )
         x = self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
-        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], F.pad(there, (1, 0))[:, None, None])
+        return Condition(
+            [b.cross.keys_values(x) for b in self.blocks if b.cross is not None], F.pad(there, (1, 0))[:, None, None]
+        )
 
-    def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def forward(
+        self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens."""
         start = past[0][0].shape[2] if past else 0
         seen = causal_mask(ids.shape[1], start, ids.device)
@@ -102,7 +117,9 @@ class CaptionDecoder(nn.Module):
 
 
 def side_by_side(rows: dict[str, Tensor], order: Tensor) -> tuple[Tensor, Tensor]:
-    """{kind: (n, cells, dim)} → (b, most cells, dim), short grids padded and rows put into `order`, and which cells are there (b, most)."""
+    """{kind: (n, cells, dim)} → (b, most cells, dim), short grids padded and rows put into `order`, and which cells
+    are there (b, most).
+    """
     most = max(x.shape[1] for x in rows.values())
     lengths = torch.cat([torch.full((len(x),), x.shape[1], device=x.device) for x in rows.values()])[order]
     x = torch.cat([F.pad(x, (0, 0, 0, most - x.shape[1])) for x in rows.values()])[order]

@@ -58,7 +58,9 @@ class BagClassifier(nn.Module):
         self.config = config
         self.words = nn.Embedding(config.vocab, config.dim, padding_idx=config.pad)
         self.pairs = nn.Embedding(config.pairs, config.dim)
-        self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(2 * config.dim, config.dim), nn.ReLU(), nn.Linear(config.dim, 1))
+        self.head = nn.Sequential(
+            nn.Dropout(config.dropout), nn.Linear(2 * config.dim, config.dim), nn.ReLU(), nn.Linear(config.dim, 1)
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         there = (ids != self.config.pad).float()[..., None]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 def embed_text(clip: nn.Module, ids: Tensor) -> Tensor:
     """ids (n, context) of an open_clip model → (n, d), unit length.
 
-    Attention is causal and the vector is read at a text's end, so what stands behind the longest end changes nothing. Models whose tower
-    is built otherwise run whole.
+    Attention is causal and the vector is read at a text's end, so what stands behind the longest end changes nothing.
+    Models whose tower is built otherwise run whole.
     """
     ends = ids.argmax(-1)  # the end has the highest number
     longest = int(ends.max()) + 1

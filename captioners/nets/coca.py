@@ -1,7 +1,8 @@
 """Incremental decoding for open_clip's CoCa: its own weights, a cache of keys and values, pictures attended to once.
 
-open_clip's `generate` runs the whole prefix, and every picture token through every cross-attention, again for each new token.
-Here a token is computed once. The interface is that of `CaptionDecoder`: rows with and without their picture share a batch.
+open_clip's `generate` runs the whole prefix, and every picture token through every cross-attention, again for each new
+token. Here a token is computed once. The interface is that of `CaptionDecoder`: rows with and without their picture
+share a batch.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from captioners.nets.transformer import KeysValues, causal_mask
 class CocaDecoder(nn.Module):
     """p(next token | tokens so far, picture tokens or nothing) by a CoCa's text tower and multimodal decoder.
 
-    Without its condition a row sees the null cells instead, `null` (width,) or (cells, width): zeros, the mean of some pictures, or what
-    fine-tuning with the condition removed has learned.
+    Without its condition a row sees the null cells instead, `null` (width,) or (cells, width): zeros, the mean of some
+    pictures, or what fine-tuning with the condition removed has learned.
     """
 
     def __init__(self, model: nn.Module, null: Tensor | None = None):
@@ -39,7 +40,9 @@ class CocaDecoder(nn.Module):
         return tuple([Layer.of(block) for block in stack] for stack in stacks)
 
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
-        """{"image": (n, cells, width)}, rows put into `order` → keys and values of every cross layer, the null cells first."""
+        """{"image": (n, cells, width)}, rows put into `order` → keys and values of every cross layer, the null cells
+        first.
+        """
         grid = grids["image"][order]
         null = self.null.to(grid.dtype).reshape(-1, grid.shape[-1])
         x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
@@ -48,7 +51,9 @@ class CocaDecoder(nn.Module):
         pairs = [layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES) for layer, block in blocks]
         return Condition(pairs, seen.expand(len(x), 1, 1, -1), len(null))
 
-    def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def forward(
+        self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache of both decoders, which now covers past + t tokens."""
         start, (rows, length) = past[0][0].shape[2] if past else 0, ids.shape
         dtype = self.text.transformer.get_cast_dtype()
@@ -91,10 +96,11 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A residual attention block of open_clip with what it computes at hand, for positions (rows · t, width) one behind the other.
+    """A residual attention block of open_clip with what it computes at hand, for positions (rows · t, width) one behind
+    the other.
 
-    Between two matrices that go through the cache of a CPU, every line of Python has to be fetched from memory again: modules within
-    modules, called one by one, take a tenth of the time that a token does.
+    Between two matrices that go through the cache of a CPU, every line of Python has to be fetched from memory again:
+    modules within modules, called one by one, take a tenth of the time that a token does.
     """
 
     heads: int
@@ -121,7 +127,12 @@ class Layer:
         """x (rows · t, width) → some of queries, keys and values, each (rows, heads, t, width / heads)."""
         width, count = x.shape[-1], last - first + 1
         weight, bias = self.packed if count == 3 else (p[first * width : (last + 1) * width] for p in self.packed)
-        return linear(x, weight, bias).view(rows, -1, count, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind()
+        return (
+            linear(x, weight, bias)
+            .view(rows, -1, count, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+            .unbind()
+        )
 
     def attend(self, x: Tensor, q: Tensor, pair: KeysValues, mask: Tensor | None) -> Tensor:
         y = F.scaled_dot_product_attention(q, *pair, attn_mask=mask).transpose(1, 2).reshape(x.shape)

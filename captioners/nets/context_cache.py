@@ -1,7 +1,8 @@
 """A causal language model's cache of keys and values, untouched, and a copy of it that follows a gradient (method 2).
 
-A step is measured by the cache itself: the keys of a layer, and its values, move by a share of the typical length of one of their vectors,
-and a model of fewer layers moves each of them further. So a step size means the same for GPT-2 and for a model of four layers.
+A step is measured by the cache itself: the keys of a layer, and its values, move by a share of the typical length of
+one of their vectors, and a model of fewer layers moves each of them further. So a step size means the same for GPT-2
+and for a model of four layers.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class ContextCache:
 
 
 class MovingCache:
-    """Keys and values plus a difference that follows the gradient of a loss. A step that raises the loss is taken back and shortened."""
+    """Keys and values plus a difference that follows the gradient of a loss.
+
+    A step that raises the loss is taken back and shortened.
+    """
 
     def __init__(self, lm: LanguageModelCall, last: Tensor, mask: Tensor, kept: list[KeysValues], sizes: Tensor):
         self.lm, self.last, self.mask, self.kept = lm, last, mask, kept
@@ -58,25 +62,35 @@ class MovingCache:
         self.units = [_column(length) for length in lengths]
         self.sizes = sizes * LAYERS / len(kept)
         self.delta = [torch.zeros_like(x) for pair in kept for x in pair]
-        self.lowest = torch.full_like(sizes, torch.inf)  # each row's lowest loss so far; there it was, and that way it went on:
+        self.lowest = torch.full_like(
+            sizes, torch.inf
+        )  # each row's lowest loss so far; there it was, and that way it went on:
         self.place, self.way = self.delta, self.delta
 
     def scores(self) -> Tensor:
-        """Of the next token (rows, vocab) under the moved cache; inside `torch.enable_grad` they carry a gradient for `step`."""
+        """Of the next token (rows, vocab) under the moved cache; inside `torch.enable_grad` they carry a gradient
+        for `step`.
+        """
         if torch.is_grad_enabled():
             self.delta = [d.detach().requires_grad_() for d in self.delta]
         past = [(k + dk, v + dv) for (k, v), dk, dv in zip(self.kept, self.delta[::2], self.delta[1::2], strict=True)]
         return self.lm(self.last, past, self.mask)[0][:, -1]
 
     def step(self, loss: Tensor, rows: Tensor) -> None:
-        """One step against the gradient of `loss` (b,), for the rows (b,) that still move. What is not finite does not move."""
+        """One step against the gradient of `loss` (b,), for the rows (b,) that still move.
+
+        What is not finite does not move.
+        """
         gradients = torch.autograd.grad(loss, self.delta, torch.ones_like(loss))  # no row depends on another
         lower = rows & (loss.detach() < self.lowest)
         self.lowest = torch.where(lower, loss.detach(), self.lowest)
         self.sizes = torch.where(lower, self.sizes, self.sizes * RETRY_SCALE)
-        self.place = [torch.where(_column(lower), new.detach(), old) for new, old in zip(self.delta, self.place, strict=True)]
+        self.place = [
+            torch.where(_column(lower), new.detach(), old) for new, old in zip(self.delta, self.place, strict=True)
+        ]
         self.way = [
-            torch.where(_column(lower), _direction(g, unit), old) for g, unit, old in zip(gradients, self.units, self.way, strict=True)
+            torch.where(_column(lower), _direction(g, unit), old)
+            for g, unit, old in zip(gradients, self.units, self.way, strict=True)
         ]
         far = _column(torch.where(rows, self.sizes, 0.0))
         self.delta = [place - far * way for place, way in zip(self.place, self.way, strict=True)]

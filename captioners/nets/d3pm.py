@@ -1,8 +1,10 @@
-"""Discrete diffusion by masking and replacing (D3PM), with the schedule of VQ-Diffusion: the mathematics, without a network.
+"""Discrete diffusion by masking and replacing (D3PM), with the schedule of VQ-Diffusion: the mathematics, without a
+network.
 
-A token is kept with ᾱ_t + β̄_t, replaced by each word with β̄_t and masked with γ̄_t; ᾱ falls linearly from 1 to 0 while γ̄ rises to
-`masked` and the whole of β̄ to 1 − `masked`. [MASK] is absorbing and has the index V, one past the words. Rows of Q sum to one; because
-Q is the identity, a uniform part and a mask column, every product with it is affine: nothing here is of size V × V.
+A token is kept with ᾱ_t + β̄_t, replaced by each word with β̄_t and masked with γ̄_t; ᾱ falls linearly from 1 to 0
+while γ̄ rises to `masked` and the whole of β̄ to 1 − `masked`. [MASK] is absorbing and has the index V, one past the
+words. Rows of Q sum to one; because Q is the identity, a uniform part and a mask column, every product with it is
+affine: nothing here is of size V × V.
 """
 
 from __future__ import annotations
@@ -51,13 +53,16 @@ class MaskReplaceDiffusion:
         return torch.cat([words, mask.expand_as(words[..., :1])], -1)
 
     def q_posterior(self, log_x0: Tensor, x_t: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """log p(x_s | x_t) = log Σ_x0 q(x_s | x_t, x0) p(x0) for any s < t: log_x0 (b, n, V), x_t (b, n) → (b, n, V + 1)."""
+        """log p(x_s | x_t) = log Σ_x0 q(x_s | x_t, x0) p(x0) for any s < t: log_x0 (b, n, V), x_t (b, n) → (b, n, V
+        + 1).
+        """
         keep, replace, mask = (_column(a, log_x0) for a in self._between(s, t))
         keep_s, replace_s, mask_s = (_column(a, log_x0) for a in self._cumulative(s))
         keep_t, replace_t, mask_t = (_column(a, log_x0) for a in self._cumulative(t))
         hidden = (x_t == self.vocab)[..., None]
         at = x_t.clamp(max=self.vocab - 1)[..., None]
-        # each x0 weighs p(x0) / q(x_t | x0); that is γ̄_t under a mask, ᾱ_t + β̄_t where x0 is the word x_t, β̄_t elsewhere
+        # each x0 weighs p(x0) / q(x_t | x0); that is γ̄_t under a mask, ᾱ_t + β̄_t where x0 is the word x_t, β̄_t
+        # elsewhere
         weights = log_x0 - torch.where(hidden, mask_t, replace_t)
         here = log_x0.gather(-1, at) - torch.where(hidden, mask_t, torch.logaddexp(keep_t, replace_t))
         weights = weights.scatter(-1, at, here)

@@ -1,7 +1,7 @@
 """Frozen encoders: a picture or a sound clip → a grid of feature vectors and their mean.
 
-All are an EfficientNet-Lite (timm) followed by a linear projection of its last feature map. The picture's sees the whole picture in
-its own proportions, the sound's a log-mel spectrogram drawn as a picture of one channel.
+All are an EfficientNet-Lite (timm) followed by a linear projection of its last feature map. The picture's sees the
+whole picture in its own proportions, the sound's a log-mel spectrogram drawn as a picture of one channel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ HOP = 256  # samples between two columns of the spectrogram: 16 ms
 FRAMES = 320  # columns of one window
 WINDOW = HOP * FRAMES  # samples of one window, 5.12 s; a longer clip is cut into windows, a shorter one zero-padded
 MELS = 64
-SEEN = {"image": "whole", "audio": "windows"}  # what an encoder is shown of an input; features that are kept on disk say so
+SEEN = {
+    "image": "whole",
+    "audio": "windows",
+}  # what an encoder is shown of an input; features that are kept on disk say so
 FEATURE_DIM = 1280  # channels of an EfficientNet-Lite's last feature map
 STEM_STAGES = 5  # the first stages, which stay ImageNet's; their maps have twice the last map's rows and columns
 LITE0, LITE2 = "tf_efficientnet_lite0", "tf_efficientnet_lite2"
@@ -122,7 +125,8 @@ def _backbone(name: str, in_chans: int) -> nn.Module:
 
 
 def image_pixels(image: Tensor, ratio: float | None = None) -> Tensor:
-    """(h, w, 3) uint8 → (3, h, w) in [0, 1]: the whole picture, its shorter side 224 pixels, the other a multiple of 32 up to 448.
+    """(h, w, 3) uint8 → (3, h, w) in [0, 1]: the whole picture, its shorter side 224 pixels, the other a multiple of 32
+    up to 448.
 
     `ratio`, width by height, is told where the picture was squeezed into another shape.
     """

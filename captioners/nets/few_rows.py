@@ -1,10 +1,10 @@
 """A few rows times a large matrix on a CPU: bound by reading the matrix, so every thread should read a part of it.
 
-Whether PyTorch's `linear` does that by itself depends on the processor. All matrices of a GPT-2 but the last one, with MKL: on two
-AVX2 cores 20 ms for one row and 40 ms for two, with one of the threads; on two AVX-512 cores 14 and 14 ms, with both, where in parts
-it is 15 and 14. So the two ways are raced once in a process. And two or three rows may take longer than four, for which there is a
-better kernel (one AVX-512 thread: 9, 16, 20 and 13 ms for one to four rows): where that is so, they are padded to four. Matrices are
-best read along their inputs (`refit`).
+Whether PyTorch's `linear` does that by itself depends on the processor. All matrices of a GPT-2 but the last one, with
+MKL: on two AVX2 cores 20 ms for one row and 40 ms for two, with one of the threads; on two AVX-512 cores 14 and 14 ms,
+with both, where in parts it is 15 and 14. So the two ways are raced once in a process. And two or three rows may take
+longer than four, for which there is a better kernel (one AVX-512 thread: 9, 16, 20 and 13 ms for one to four rows):
+where that is so, they are padded to four. Matrices are best read along their inputs (`refit`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def parts_are_faster() -> bool:
 @cache
 def padding_is_faster() -> bool:
     """Two rows as they are, or as two of four."""
-    product, two, four = in_parts if parts_are_faster() else F.linear, torch.ones(2, TRACK[-1]), torch.ones(FEW, TRACK[-1])
+    product, two, four = (
+        in_parts if parts_are_faster() else F.linear,
+        torch.ones(2, TRACK[-1]),
+        torch.ones(FEW, TRACK[-1]),
+    )
     return _seconds(lambda matrix: product(four, matrix)) < _seconds(lambda matrix: product(two, matrix))
 
 

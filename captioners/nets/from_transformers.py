@@ -1,4 +1,7 @@
-"""The text decoders of transformers' captioners as `TextDecoder`s: BLIP, GIT, ViT-GPT2 and Whisper. Their weights are copied, packed."""
+"""The text decoders of transformers' captioners as `TextDecoder`s: BLIP, GIT, ViT-GPT2 and Whisper.
+
+Their weights are copied, packed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import BlipForConditionalGeneration, GitForCausalLM, VisionEncoderDecoderModel, WhisperForConditionalGeneration
+from transformers import (
+    BlipForConditionalGeneration,
+    GitForCausalLM,
+    VisionEncoderDecoderModel,
+    WhisperForConditionalGeneration,
+)
 
 from captioners.nets.text_decoder import Affine, Attention, Layer, TextDecoder
 
@@ -31,7 +39,15 @@ def _bert_layer(layer: nn.Module) -> Layer:
     cross = _bert_attention(layer.crossattention, cross=True) if hasattr(layer, "crossattention") else None
     up, down = layer.intermediate, layer.output
     act = up.intermediate_act_fn
-    return Layer(_bert_attention(layer.attention), cross, _affine(up.dense), act, _affine(down.dense), down.LayerNorm, norm_first=False)
+    return Layer(
+        _bert_attention(layer.attention),
+        cross,
+        _affine(up.dense),
+        act,
+        _affine(down.dense),
+        down.LayerNorm,
+        norm_first=False,
+    )
 
 
 def blip_decoder(model: BlipForConditionalGeneration, null: Tensor | None = None) -> TextDecoder:
@@ -74,7 +90,12 @@ def _gpt2_layer(block: nn.Module) -> Layer:
 
     attention = Attention(own.num_heads, *parts(own.c_attn, 3), _turned(own.c_proj), block.ln_1)
     looking = Attention(
-        cross.num_heads, _turned(cross.q_attn), *parts(cross.c_attn, 2), _turned(cross.c_proj), block.ln_cross_attn, cross=True
+        cross.num_heads,
+        _turned(cross.q_attn),
+        *parts(cross.c_attn, 2),
+        _turned(cross.c_proj),
+        block.ln_cross_attn,
+        cross=True,
     )
     return Layer(attention, looking, _turned(mlp.c_fc), mlp.act, _turned(mlp.c_proj), block.ln_2, norm_first=True)
 
@@ -93,7 +114,9 @@ def vit_gpt2_decoder(model: VisionEncoderDecoderModel, null: Tensor | None = Non
     )
 
 
-def whisper_decoder(model: WhisperForConditionalGeneration, null: Tensor | None = None, opening: Sequence[int] = ()) -> TextDecoder:
+def whisper_decoder(
+    model: WhisperForConditionalGeneration, null: Tensor | None = None, opening: Sequence[int] = ()
+) -> TextDecoder:
     """Whisper's, which captions sound when it was trained to."""
     decoder = model.model.decoder
 

@@ -1,7 +1,8 @@
-"""A causal LM of transformers behind the call of `CausalLM`: a cache that is plain (k, v) pairs, left padding, gradients into the cache.
+"""A causal LM of transformers behind the call of `CausalLM`: a cache that is plain (k, v) pairs, left padding,
+gradients into the cache.
 
-Method 2 moves the cache by gradient descent and method 1 reads behind prompts of different lengths; both see GPT-2 as they see
-our own small model.
+Method 2 moves the cache by gradient descent and method 1 reads behind prompts of different lengths; both see GPT-2 as
+they see our own small model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Gpt2(nn.Module):
         self.model = model
         self.config = Gpt2Context(model.config.vocab_size, model.config.n_positions)
 
-    def forward(self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def forward(
+        self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens.
 
         `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.
@@ -47,10 +50,11 @@ class Gpt2(nn.Module):
         return out.logits, [(layer.keys, layer.values) for layer in cache.layers]
 
     def branches(self, ids: Tensor, past: list[KeysValues], mask: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
-        """Several continuations of each row, which share the row's cache instead of having a copy each: logits (b, t, vocab).
+        """Several continuations of each row, which share the row's cache instead of having a copy each: logits (b, t,
+        vocab).
 
-        ids (b, t) holds a row's continuations one behind the other, `sizes` how long each is; what is left over is padding. A continuation
-        sees of the cache what `mask` (b, past) allows, and its own tokens.
+        ids (b, t) holds a row's continuations one behind the other, `sizes` how long each is; what is left over is
+        padding. A continuation sees of the cache what `mask` (b, past) allows, and its own tokens.
         """
         rows, length = ids.shape
         owner = torch.full((rows, length), -1)
@@ -64,9 +68,13 @@ class Gpt2(nn.Module):
         owner, place = owner.to(ids.device), place.to(ids.device)
         own = (owner[:, :, None] == owner[:, None, :]) & (place[:, None, :] <= place[:, :, None])
         seen = torch.cat([mask[:, None, :].expand(-1, length, -1), own], dim=2)[:, None]
-        added = torch.zeros(seen.shape, dtype=past[0][0].dtype, device=ids.device).masked_fill(~seen, torch.finfo(past[0][0].dtype).min)
+        added = torch.zeros(seen.shape, dtype=past[0][0].dtype, device=ids.device).masked_fill(
+            ~seen, torch.finfo(past[0][0].dtype).min
+        )
         positions = (mask.sum(1, keepdim=True) + place).clamp(max=self.config.context - 1)
-        return self.model(ids, attention_mask=added, position_ids=positions, past_key_values=_cache(past), use_cache=True).logits
+        return self.model(
+            ids, attention_mask=added, position_ids=positions, past_key_values=_cache(past), use_cache=True
+        ).logits
 
 
 def _cache(past: list[KeysValues]) -> DynamicCache:

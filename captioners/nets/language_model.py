@@ -35,12 +35,16 @@ class CausalLM(nn.Module):
         self.config = config
         self.tokens = nn.Embedding(config.vocab, config.dim)  # also the output layer
         self.positions = nn.Parameter(torch.zeros(config.max_tokens, config.dim))
-        self.blocks = nn.ModuleList(Block(config.dim, config.heads, dropout=config.dropout) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            Block(config.dim, config.heads, dropout=config.dropout) for _ in range(config.layers)
+        )
         self.norm = nn.LayerNorm(config.dim)
         self.drop = nn.Dropout(config.dropout)
         init_weights(self)
 
-    def forward(self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def forward(
+        self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens.
 
         `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.

@@ -1,8 +1,9 @@
-"""Method 3's denoiser: a bidirectional transformer that reads a noisy caption, the time and the media's discrete tokens.
+"""Method 3's denoiser: a bidirectional transformer that reads a noisy caption, the time and the media's discrete
+tokens.
 
-It has the shape of `CaptionDecoder`, so that it can start from one: the output at each position is about the next one, and grids
-have become embeddings of codes. A code may be [MASK]; with all of them masked the condition is gone. The start token alone tells
-how long the caption will be.
+It has the shape of `CaptionDecoder`, so that it can start from one: the output at each position is about the next one,
+and grids have become embeddings of codes. A code may be [MASK]; with all of them masked the condition is gone. The
+start token alone tells how long the caption will be.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class MaskDenoiser(nn.Module):
         self.positions = nn.Parameter(torch.zeros(config.max_tokens, dim))
         self.times = nn.Embedding(config.steps + 1, dim)  # time 0 asks for the length
         kinds = {"image": (config.image_codes, config.image_cells), "audio": (config.audio_codes, config.audio_cells)}
-        self.codes = nn.ModuleDict({kind: nn.Embedding(codes + 1, dim) for kind, (codes, _) in kinds.items()})  # the last is [MASK]
+        self.codes = nn.ModuleDict(
+            {kind: nn.Embedding(codes + 1, dim) for kind, (codes, _) in kinds.items()}
+        )  # the last is [MASK]
         self.cells = nn.ParameterDict({kind: torch.zeros(cells, dim) for kind, (_, cells) in kinds.items()})
         self.context_norm = nn.LayerNorm(dim)
         plain = [Block(dim, config.heads, dropout=config.dropout) for _ in range(config.text_layers)]
@@ -81,7 +84,9 @@ class MaskDenoiser(nn.Module):
 
     def condition(self, codes: dict[str, Tensor], order: Tensor) -> Condition:
         """{kind: (n, cells)} of all kinds → keys and values of every cross layer, rows put into `order`."""
-        x, there = side_by_side({kind: self.codes[kind](some) + self.cells[kind] for kind, some in codes.items()}, order)
+        x, there = side_by_side(
+            {kind: self.codes[kind](some) + self.cells[kind] for kind, some in codes.items()}, order
+        )
         x = self.context_norm(x)
         return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], there[:, None, None])
 
@@ -107,7 +112,9 @@ class MaskDenoiser(nn.Module):
 
     def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, seen: Tensor | None) -> Tensor:
         words = torch.where(
-            (ids < self.mask)[..., None], self.tokens(ids.clamp(max=self.mask - 1)), self.marks((ids - self.mask).clamp(min=0))
+            (ids < self.mask)[..., None],
+            self.tokens(ids.clamp(max=self.mask - 1)),
+            self.marks((ids - self.mask).clamp(min=0)),
         )
         x = self.drop(words + self.positions[: ids.shape[1]] + self.times(t)[:, None])
         crossed = iter(condition.keys_values)
@@ -118,7 +125,9 @@ class MaskDenoiser(nn.Module):
 
 
 @torch.no_grad()
-def warm_start(denoiser: MaskDenoiser, decoder: CaptionDecoder, code_embeddings: dict[str, Tensor], mask: int, end: int) -> None:
+def warm_start(
+    denoiser: MaskDenoiser, decoder: CaptionDecoder, code_embeddings: dict[str, Tensor], mask: int, end: int
+) -> None:
     """Take over everything from a trained decoder; code_embeddings {kind: (codes, dim)} stand where its grid stood."""
     for name in ("tokens", "context_norm", "blocks", "norm"):
         getattr(denoiser, name).load_state_dict(getattr(decoder, name).state_dict())

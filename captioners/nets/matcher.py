@@ -69,7 +69,9 @@ class TextTower(nn.Module):
         self.pad, self.word_dropout = config.pad, config.word_dropout
         self.tokens = nn.Embedding(config.vocab, config.dim)
         self.positions = nn.Parameter(torch.zeros(config.max_tokens, config.dim))
-        self.blocks = nn.ModuleList(Block(config.dim, config.heads, dropout=config.dropout) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            Block(config.dim, config.heads, dropout=config.dropout) for _ in range(config.layers)
+        )
         self.norm = nn.LayerNorm(config.dim)
         self.pool = _pool(config, config.dim)
         self.project = nn.Linear(config.dim, config.embed, bias=False)
@@ -84,7 +86,9 @@ class TextTower(nn.Module):
         """x (b, t, dim): rows of the token embedding or mixtures of them; mask (b, t), True where there is a token."""
         if self.training:
             mask = mask & (torch.rand_like(mask, dtype=torch.float) >= self.word_dropout)
-        mask = mask | F.one_hot(torch.zeros_like(mask[:, 0], dtype=torch.long), mask.shape[1]).bool()  # an empty caption
+        mask = (
+            mask | F.one_hot(torch.zeros_like(mask[:, 0], dtype=torch.long), mask.shape[1]).bool()
+        )  # an empty caption
         x = self.drop(x + self.positions[: x.shape[1]])
         for block in self.blocks:
             x, _ = block(x, mask=mask[:, None, None])
@@ -102,7 +106,11 @@ class MediaTower(nn.Module):
         self.enter = nn.Linear(config.media_dim, width)
         self.pool = _pool(config, width)
         self.mlp = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(config.dropout), nn.Linear(2 * width, width)
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * width),
+            nn.GELU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(2 * width, width),
         )
         self.project = nn.Linear(width, config.embed, bias=False)
 
@@ -129,7 +137,9 @@ class MatcherNet(nn.Module):
         return self.log_scale.exp().clamp(max=100)
 
 
-def contrastive_loss(a: Tensor, b: Tensor, scale: Tensor, same: Tensor | None = None, strangers: Tensor | None = None) -> Tensor:
+def contrastive_loss(
+    a: Tensor, b: Tensor, scale: Tensor, same: Tensor | None = None, strangers: Tensor | None = None
+) -> Tensor:
     """Symmetric InfoNCE between unit vectors a (n, d) and b (m, d); `same` (n, m) marks the positive pairs.
 
     Every positive of a row gets an equal share of the target. `strangers` (k, d) stand beside a and match nothing in b.

@@ -1,4 +1,6 @@
-"""Rows of different lengths as one tensor, padded on the left so that the next token of every row is the last column."""
+"""Rows of different lengths as one tensor, padded on the left so that the next token of every row is the last
+column.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Prefix-diffusion's network (arXiv 2309.04965): [prefix; noisy word embeddings] → x0, by way of the rounding head.
 
-A pooled vector of the picture or sound becomes a few prefix embeddings, whose keys and values are computed once per caption.
-Word embeddings have a fixed length, so that nearest means most similar, and x0 is the mean embedding of the words that
-the tied rounding head believes in. Noise is told as its level ᾱ and not as a step number: any schedule runs on the same weights.
+A pooled vector of the picture or sound becomes a few prefix embeddings, whose keys and values are computed once per
+caption. Word embeddings have a fixed length, so that nearest means most similar, and x0 is the mean embedding of the
+words that the tied rounding head believes in. Noise is told as its level ᾱ and not as a step number: any schedule runs
+on the same weights.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class PrefixDenoiser(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab))
         widths = {"image": config.image_dim, "audio": config.audio_dim}
         self.enter = nn.ModuleDict(
-            {kind: nn.Sequential(nn.LayerNorm(c), nn.Dropout(config.dropout), nn.Linear(c, config.hidden)) for kind, c in widths.items()}
+            {
+                kind: nn.Sequential(nn.LayerNorm(c), nn.Dropout(config.dropout), nn.Linear(c, config.hidden))
+                for kind, c in widths.items()
+            }
         )
         self.mlp = nn.Sequential(nn.GELU(), nn.Dropout(config.dropout), nn.Linear(config.hidden, config.prefix * dim))
         self.null = nn.Parameter(torch.zeros(config.prefix, dim))  # the prefix of nothing
@@ -78,7 +82,9 @@ class PrefixDenoiser(nn.Module):
         nn.init.zeros_(self.believed.weight)
 
     def table(self) -> Tensor:
-        """(vocab, embed): every word's embedding, of length √embed, so that a coordinate has variance 1 as the noise has."""
+        """(vocab, embed): every word's embedding, of length √embed, so that a coordinate has variance 1 as the noise
+        has.
+        """
         return F.normalize(self.directions, dim=-1) * math.sqrt(self.config.embed)
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -90,7 +96,8 @@ class PrefixDenoiser(nn.Module):
         return (x @ self.table().T).argmax(-1)
 
     def legible(self, levels: Tensor) -> Tensor:
-        """How far a word can be read at noise levels ᾱ (…): half where x_t tells as many nats, embed · ᾱ / (1 − ᾱ), as naming a word takes.
+        """How far a word can be read at noise levels ᾱ (…): half where x_t tells as many nats, embed · ᾱ / (1 − ᾱ), as
+        naming a word takes.
 
         Where that is next to nothing, it is nothing: all such levels are one to the network.
         """
@@ -99,7 +106,8 @@ class PrefixDenoiser(nn.Module):
         return share.masked_fill(share < ILLEGIBLE, 0.0)
 
     def prefix(self, pooled: dict[str, Tensor], order: Tensor, tags: Tensor, keep: Tensor | None = None) -> Prefix:
-        """{kind: (n, c)} of all kinds, rows put into `order`; tags (b,) start tokens; keep (b,) False where nothing is to be seen.
+        """{kind: (n, c)} of all kinds, rows put into `order`; tags (b,) start tokens; keep (b,) False where nothing is
+        to be seen.
 
         With nothing pooled, `order` only counts the rows, all of which see nothing.
         """
@@ -135,16 +143,21 @@ class PrefixDenoiser(nn.Module):
     ) -> Tensor:
         """What the rounding head reads at every position (b, t, embed), 0 at those that are not there.
 
-        Two opinions are added: what the context says of the word, by the network, and what the noisy word says of itself, which is known:
-        log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length. The network is shown a noisy word as far as it
-        can be read: noise that hides the word would only lead it astray.
+        Two opinions are added: what the context says of the word, by the network, and what the noisy word says of
+        itself, which is known: log q(x_t | word e) = √ᾱ / (1 − ᾱ) x_t · e + …, for all words are of one length. The
+        network is shown a noisy word as far as it can be read: noise that hides the word would only lead it astray.
         """
         levels = alpha_bar.expand(x.shape[1], -1).T if alpha_bar.ndim == 1 else alpha_bar
         levels = levels.masked_fill(self.legible(levels) == 0, 0.0)
         places = Places.of(torch.ones_like(levels, dtype=torch.bool) if mask is None else mask)
         row, position = places.index // x.shape[1], places.index % x.shape[1]
         x, levels = places.gather(x), places.gather(levels)  # (m, embed), (m,)
-        h = self.noisy(x * self.legible(levels)[:, None]) + self._told(levels) + self.count(count)[row] + self.positions[position]
+        h = (
+            self.noisy(x * self.legible(levels)[:, None])
+            + self._told(levels)
+            + self.count(count)[row]
+            + self.positions[position]
+        )
         if believed is not None:
             h = h + self.believed(places.gather(believed))
         seen = None if places.all else F.pad(places.there, (self.config.prefix, 0), value=True)[:, None, None]

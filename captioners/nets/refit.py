@@ -1,4 +1,6 @@
-"""Models of other libraries, made ready for decoding a few rows on a CPU (`few_rows`); names, shapes and values stay."""
+"""Models of other libraries, made ready for decoding a few rows on a CPU (`few_rows`); names, shapes and values
+stay.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""From a distribution at every position to one caption: the best sequence that begins with a word and ends once, by dynamic programming.
+"""From a distribution at every position to one caption: the best sequence that begins with a word and ends once, by
+dynamic programming.
 
-Positions are rounded together and not one by one, so that padding never stands inside a caption, and a caption can be asked
-to have an exact number of words.
+Positions are rounded together and not one by one, so that padding never stands inside a caption, and a caption can be
+asked to have an exact number of words.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class TokenKinds:
 
 
 def best_sequences(logp: Tensor, kinds: TokenKinds, words: Tensor, sizes: Tensor | None = None) -> Tensor:
-    """logp (b, t, vocab) → ids (b, t): the likeliest words, then ends. words (b,) is how many, or ANY; sizes (b,) positions that are there.
+    """logp (b, t, vocab) → ids (b, t): the likeliest words, then ends. words (b,) is how many, or ANY; sizes (b,)
+    positions that are there.
 
     A row whose wish cannot be had (tokens that were fixed, too few positions) gets the likeliest caption of any length.
     """
@@ -85,6 +87,8 @@ def best_sequences(logp: Tensor, kinds: TokenKinds, words: Tensor, sizes: Tensor
 
 
 def settled(held: Tensor, words: Tensor, sure: Tensor, total: Tensor) -> Tensor:
-    """held (b, n), −1 where open → `total` (b,) of a row's positions held: the surest of the proposed words (b, n), by sure (b, n)."""
+    """held (b, n), −1 where open → `total` (b,) of a row's positions held: the surest of the proposed words (b, n),
+    by sure (b, n).
+    """
     rank = torch.where(held >= 0, torch.inf, sure).argsort(dim=1, descending=True, stable=True).argsort(1)
     return torch.where((held < 0) & (rank < total[:, None]), words, held)

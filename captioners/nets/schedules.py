@@ -37,7 +37,9 @@ def _line(first: float, last: float) -> Callable[[int], np.ndarray]:
 
 
 def _from_alpha_bar(alpha_bar: Callable[[float], float], truncated: bool = False) -> Callable[[int], np.ndarray]:
-    """Betas that follow ᾱ(t), t from 0 to 1; a truncated schedule does not begin at ᾱ = 1 but jumps to ᾱ(0) in its first step."""
+    """Betas that follow ᾱ(t), t from 0 to 1; a truncated schedule does not begin at ᾱ = 1 but jumps to ᾱ(0) in its
+    first step.
+    """
 
     def made(steps: int) -> np.ndarray:
         points = [alpha_bar(i / steps) for i in range(steps + 1)]
@@ -61,10 +63,17 @@ def sampler(name: str, schedule: str, num_steps: int) -> Any:
     with _IMPORTING:  # diffusers replaces its own module while it is imported: a second thread would find it empty
         from diffusers import DDIMScheduler, DPMSolverMultistepScheduler  # takes a second: only when it is used
 
-    common = {"num_train_timesteps": STEPS, "trained_betas": betas(schedule), "prediction_type": "sample", "timestep_spacing": "trailing"}
+    common = {
+        "num_train_timesteps": STEPS,
+        "trained_betas": betas(schedule),
+        "prediction_type": "sample",
+        "timestep_spacing": "trailing",
+    }
     made = {
         "ddim": lambda: DDIMScheduler(**common, clip_sample=False),
-        "dpm-solver++": lambda: DPMSolverMultistepScheduler(**common, solver_order=2, lower_order_final=True, final_sigmas_type="zero"),
+        "dpm-solver++": lambda: DPMSolverMultistepScheduler(
+            **common, solver_order=2, lower_order_final=True, final_sigmas_type="zero"
+        ),
     }[name]()
     made.set_timesteps(num_steps)
     return made

@@ -1,7 +1,9 @@
-"""Text decoders of other libraries, token by token: their weights, packed, with a cache, a picture's keys and values made once.
+"""Text decoders of other libraries, token by token: their weights, packed, with a cache, a picture's keys and values
+made once.
 
-BLIP, GIT, ViT-GPT2 and Whisper differ in where they normalise, and in whether the picture is looked at by layers of its own (cross) or
-stands before the text (prefix). The interface is that of `CaptionDecoder`: rows with and without their input share a batch.
+BLIP, GIT, ViT-GPT2 and Whisper differ in where they normalise, and in whether the picture is looked at by layers of its
+own (cross) or stands before the text (prefix). The interface is that of `CaptionDecoder`: rows with and without their
+input share a batch.
 """
 
 from __future__ import annotations
@@ -36,7 +38,16 @@ class Packed(nn.Module):
 class Attention(nn.Module):
     """Self-attention, or attention to an input whose keys and values were made before."""
 
-    def __init__(self, heads: int, query: Affine, key: Affine, value: Affine, out: Affine, norm: nn.LayerNorm, cross: bool = False):
+    def __init__(
+        self,
+        heads: int,
+        query: Affine,
+        key: Affine,
+        value: Affine,
+        out: Affine,
+        norm: nn.LayerNorm,
+        cross: bool = False,
+    ):
         super().__init__()
         self.heads, self.norm = heads, norm
         self.entering = Packed([query] if cross else [query, key, value])
@@ -72,7 +83,13 @@ class Layer(nn.Module):
         self.up, self.act, self.down = Packed([up]), act, Packed([down])
 
     def forward(
-        self, x: Tensor, rows: int, past: KeysValues | None, mask: Tensor | None, pair: KeysValues | None, shown: Tensor | None
+        self,
+        x: Tensor,
+        rows: int,
+        past: KeysValues | None,
+        mask: Tensor | None,
+        pair: KeysValues | None,
+        shown: Tensor | None,
     ) -> tuple[Tensor, KeysValues]:
         """x (rows · t, width) → the same, and the keys and values of past + t positions."""
         q, k, v = self.attention.split(self.attention.entering(self._before(x, self.attention.norm)), rows)
@@ -95,8 +112,8 @@ class Layer(nn.Module):
 class TextDecoder(nn.Module):
     """p(next token | tokens so far, cells of the input or nothing).
 
-    With cross layers, a row without its input sees the null cells, `null` (width,) or (cells, width). With a prefix it sees nothing: the
-    text stands alone.
+    With cross layers, a row without its input sees the null cells, `null` (width,) or (cells, width). With a prefix it
+    sees nothing: the text stands alone.
     """
 
     def __init__(
@@ -124,7 +141,9 @@ class TextDecoder(nn.Module):
         return self.layers[0].cross is None
 
     def condition(self, grids: dict[str, Tensor], order: Tensor) -> Condition:
-        """{kind: (n, cells, width)}, rows put into `order` → what every layer sees of the input; the first cells stand for none."""
+        """{kind: (n, cells, width)}, rows put into `order` → what every layer sees of the input; the first cells
+        stand for none.
+        """
         (grid,) = grids.values()
         grid = grid[order].to(self.tokens.dtype)
         null = self.null.to(grid.dtype).reshape(-1, grid.shape[-1])
@@ -144,7 +163,9 @@ class TextDecoder(nn.Module):
             pairs.append(pair)
         return pairs
 
-    def forward(self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None) -> tuple[Tensor, list[KeysValues]]:
+    def forward(
+        self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens (and the prefix)."""
         asked = ids.shape[1]
         if self.opening and past is None:

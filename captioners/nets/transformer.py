@@ -17,7 +17,10 @@ KeysValues = tuple[Tensor, Tensor]  # each (b, heads, t, dim / heads)
 
 @dataclass(frozen=True)
 class Places:
-    """The positions of a padded batch that are there. Layers run on those alone, one behind the other; only attention needs the padding."""
+    """The positions of a padded batch that are there.
+
+    Layers run on those alone, one behind the other; only attention needs the padding.
+    """
 
     there: Tensor  # (b, t)
     index: Tensor  # (m,) into b · t
@@ -63,7 +66,9 @@ class Attention(nn.Module):
         return self._split(k), self._split(v)
 
     def forward(self, x: Tensor, kv: KeysValues, mask: Tensor | None = None, places: Places | None = None) -> Tensor:
-        """x (b, t, c), or (m, c) at `places`; mask broadcasts to (b, heads, t, keys), True where attention is allowed."""
+        """x (b, t, c), or (m, c) at `places`; mask broadcasts to (b, heads, t, keys), True where attention is
+        allowed.
+        """
         q = self._split(self._spread(self.query(x), places))
         y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(2)

@@ -1,7 +1,9 @@
-"""A vector-quantised autoencoder over a frozen encoder's grid (arXiv 1711.00937): it turns a picture or a sound into discrete tokens.
+"""A vector-quantised autoencoder over a frozen encoder's grid (arXiv 1711.00937): it turns a picture or a sound into
+discrete tokens.
 
-An encoder makes a short vector of each cell and its neighbours, the nearest of `codes` codebook vectors takes its place, and a decoder
-gives the cells' features back. The codebook follows its cells by exponential moving averages; codes that nobody uses are restarted.
+An encoder makes a short vector of each cell and its neighbours, the nearest of `codes` codebook vectors takes its
+place, and a decoder gives the cells' features back. The codebook follows its cells by exponential moving averages;
+codes that nobody uses are restarted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ class VQConfig:
 
     codes: int = 1024
     dim: int = 64  # of a codebook vector
-    hidden: int = 0  # of encoder and decoder, whose cells then hear from their neighbours; 0: one layer, each cell alone
+    hidden: int = (
+        0  # of encoder and decoder, whose cells then hear from their neighbours; 0: one layer, each cell alone
+    )
     media_dim: int = 512
     rows: int = 7  # of the grid that the cells stand in
     decay: float = 0.99  # of the moving averages
@@ -83,7 +87,9 @@ class VQAutoencoder(nn.Module):
         return Quantised(codes, self.leave(straight), commitment)
 
     def loss(self, grid: Tensor, commitment: float = 0.25) -> Tensor:
-        """How far the features that come back are from those that went in, cells normalised, and the encoder from its codes."""
+        """How far the features that come back are from those that went in, cells normalised, and the encoder from
+        its codes.
+        """
         out = self(grid)
         return F.mse_loss(out.reconstruction, F.layer_norm(grid, grid.shape[-1:])) + commitment * out.commitment
 

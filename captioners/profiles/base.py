@@ -17,7 +17,17 @@ from captioners.types import CaptionLabError, Modality
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PROFILES", "Calibration", "FluencyJudge", "Judges", "Matcher", "Profile", "ProfileError", "load_profile", "pick_device"]
+__all__ = [
+    "PROFILES",
+    "Calibration",
+    "FluencyJudge",
+    "Judges",
+    "Matcher",
+    "Profile",
+    "ProfileError",
+    "load_profile",
+    "pick_device",
+]
 
 PROFILES = ("embedded", "hub", "hub-small")
 
@@ -53,7 +63,9 @@ class Profile:
     name: str
     models: MethodModels  # what methods are handed
     judges: Judges
-    models_by_method: Mapping[str, MethodModels] = field(default_factory=dict)  # method id → models of its own, where vocabularies differ
+    models_by_method: Mapping[str, MethodModels] = field(
+        default_factory=dict
+    )  # method id → models of its own, where vocabularies differ
     status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
     load: Callable[[], None] = lambda: None  # reads all that methods use, which otherwise is read when first used
     slow: tuple[str, ...] = ()  # methods that nobody should wait for who did not ask
@@ -74,14 +86,21 @@ class Profile:
                 keep(folder)
 
 
-def load_profile(name: str = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()) -> Profile:
-    """The profile's two sides; weights are read when first used. `checkpoints` of our own training come first, then `models` (hub only)."""
+def load_profile(
+    name: str = "embedded", device: str = "auto", models: str | None = None, checkpoints: Sequence[str] = ()
+) -> Profile:
+    """The profile's two sides; weights are read when first used.
+
+    `checkpoints` of our own training come first, then `models` (hub only).
+    """
     if name not in PROFILES:
         raise ProfileError(f"There is no profile called {name!r}: choose from {', '.join(PROFILES)}.")
     keep_freed_memory()
     profile: Profile
     if name != "embedded":
-        profile = import_module("captioners.profiles.hub").profile(pick_device(device), models, tuple(checkpoints), name=name)
+        profile = import_module("captioners.profiles.hub").profile(
+            pick_device(device), models, tuple(checkpoints), name=name
+        )
     elif models:
         raise ProfileError("The embedded profile has its models in assets/: give --models with `--profile hub`.")
     else:

@@ -14,8 +14,22 @@ from torch import Tensor, nn
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.classifier import BagClassifier, BagClassifierConfig, TextClassifier, TextClassifierConfig
-from captioners.nets.encoders import SEEN, AudioEncoder, Features, ImageEncoder, audio_windows, image_pixels, picture_grids
-from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
+from captioners.nets.encoders import (
+    SEEN,
+    AudioEncoder,
+    Features,
+    ImageEncoder,
+    audio_windows,
+    image_pixels,
+    picture_grids,
+)
+from captioners.nets.language_model import (
+    CausalLM,
+    CausalLMConfig,
+    RecurrentLM,
+    RecurrentLMConfig,
+    sequence_log_likelihood,
+)
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
@@ -79,7 +93,9 @@ class Encoder:
             for kind, encode in encoders.items():
                 some = [m for m in new.values() if m.kind == kind]
                 if self.disk and some:
-                    encode = self.disk.around(encode, f"{self.loader.hash(self.parts[kind])}-{SEEN[kind]}", self.loader.device)
+                    encode = self.disk.around(
+                        encode, f"{self.loader.hash(self.parts[kind])}-{SEEN[kind]}", self.loader.device
+                    )
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
                     self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
@@ -97,7 +113,11 @@ class Encoder:
         return self.loader.get(self.parts[kind], lambda config: make(**config))
 
     def _images(self, media: list[Media]) -> list[Tensor]:
-        return list(picture_grids(self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.loader.device))
+        return list(
+            picture_grids(
+                self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.loader.device
+            )
+        )
 
     def _sounds(self, media: list[Media]) -> list[Tensor]:
         """A long clip's windows are encoded apart and their grids averaged."""
@@ -135,7 +155,10 @@ class EmbeddedMatcher:
     def embed_text(self, texts: list[str]) -> Tensor:
         """(n, d), unit length."""
         return torch.cat(
-            [self.net.text(self.tokenizer.batch(rows).to(self.device)) for rows in _chunks(self.tokenizer.encode_all(texts), 128)]
+            [
+                self.net.text(self.tokenizer.batch(rows).to(self.device))
+                for rows in _chunks(self.tokenizer.encode_all(texts), 128)
+            ]
         )
 
 
@@ -154,7 +177,10 @@ class EmbeddedFluency:
         self.net: RecurrentLM = loader.get("fluency-judge", lambda config: RecurrentLM(RecurrentLMConfig(**config)))
         self.name = f"fluency-judge {loader.hash('fluency-judge')} (embedded)"
         measured = read_metrics(find_part("fluency-judge", *loader.folders))
-        self.human: dict[Modality, float] = {"image": measured["perplexity_pictures"], "audio": measured["perplexity_sounds"]}
+        self.human: dict[Modality, float] = {
+            "image": measured["perplexity_pictures"],
+            "audio": measured["perplexity_sounds"],
+        }
         self.device, self.tokenizer = loader.device, tokenizer
 
     @torch.no_grad()
@@ -171,7 +197,9 @@ class EmbeddedFluency:
 class EmbeddedClassifier:
     """A text classifier behind one question."""
 
-    def __init__(self, part: str, loader: PartLoader, tokenizer: CaptionTokenizer, build: Callable[[dict[str, Any]], nn.Module]):
+    def __init__(
+        self, part: str, loader: PartLoader, tokenizer: CaptionTokenizer, build: Callable[[dict[str, Any]], nn.Module]
+    ):
         self.net = loader.get(part, build)
         self.name = f"{part} {loader.hash(part)} (embedded)"
         self.device, self.tokenizer = loader.device, tokenizer
@@ -180,7 +208,9 @@ class EmbeddedClassifier:
     def probability(self, texts: list[str]) -> Tensor:
         """(n,): the probability of "yes"."""
         rows = self.tokenizer.encode_all(texts)
-        return torch.cat([self.net(self.tokenizer.batch(some).to(self.device)) for some in _chunks(rows, 128)]).sigmoid()
+        return torch.cat(
+            [self.net(self.tokenizer.batch(some).to(self.device)) for some in _chunks(rows, 128)]
+        ).sigmoid()
 
 
 class EmbeddedModels:
@@ -207,7 +237,9 @@ class EmbeddedModels:
         return self.tokenizer.start(kind)
 
     def neutral_start(self) -> list[int]:
-        """What stands before a caption whose modality is not told: the end of an unseen caption, and the neutral start token."""
+        """What stands before a caption whose modality is not told: the end of an unseen caption, and the neutral
+        start token.
+        """
         return [self.tokenizer.eos, self.tokenizer.bos]
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
@@ -255,7 +287,9 @@ class EmbeddedModels:
     def classifier(self, kind: Modality) -> EmbeddedClassifier:
         """Can it be heard, or seen? Method 2's guide."""
         part = {"audio": "audibility", "image": "visibility"}[kind]
-        return EmbeddedClassifier(part, self.loader, self.tokenizer, lambda config: TextClassifier(TextClassifierConfig(**config)))
+        return EmbeddedClassifier(
+            part, self.loader, self.tokenizer, lambda config: TextClassifier(TextClassifierConfig(**config))
+        )
 
     def language_model(self) -> CausalLM:
         """The LM that guides."""
@@ -294,10 +328,11 @@ class EmbeddedJudges:
 
 
 def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
-    """The methods' models and the judges, with loaders of their own. The judge of pictures looks with the encoder that its header names.
+    """The methods' models and the judges, with loaders of their own. The judge of pictures looks with the encoder that
+    its header names.
 
-    The models look for a part among `checkpoints` first, the last one before the others. Judges are always the shipped ones, so that scores
-    can be compared.
+    The models look for a part among `checkpoints` first, the last one before the others. Judges are always the shipped
+    ones, so that scores can be compared.
     """
     folders = (*map(_trained, reversed(checkpoints)), WEIGHTS)
     loader, tokenizer = PartLoader(device, *folders), _tokenizer(*folders)
@@ -321,5 +356,7 @@ def _tokenizer(*folders: Path) -> CaptionTokenizer:
 def _trained(checkpoint: str) -> Path:
     """The folder that `train` wrote parts into."""
     if not any(Path(checkpoint).glob("*.safetensors")):
-        raise ProfileError(f"{checkpoint} holds no weights: give a folder that `python -m captioners train PART --out` wrote.")
+        raise ProfileError(
+            f"{checkpoint} holds no weights: give a folder that `python -m captioners train PART --out` wrote."
+        )
     return Path(checkpoint)

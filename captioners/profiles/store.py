@@ -30,8 +30,13 @@ class UnfitPart(CaptionLabError, ValueError):
     """A file that does not hold what its name says."""
 
 
-def save_part(folder: Path, name: str, module: nn.Module, config: dict[str, Any], limit: int | None = MAX_BYTES) -> Path:
-    """Write a module's state as fp16. What a Space would refuse in one file is split: the rest goes to `shards/NAME-2.safetensors` …"""
+def save_part(
+    folder: Path, name: str, module: nn.Module, config: dict[str, Any], limit: int | None = MAX_BYTES
+) -> Path:
+    """Write a module's state as fp16.
+
+    What a Space would refuse in one file is split: the rest goes to `shards/NAME-2.safetensors` …
+    """
     state = {k: _half(v) for k, v in module.state_dict().items() if not k.endswith("num_batches_tracked")}
     shards: list[dict[str, Tensor]] = [{}]
     for key, value in state.items():
@@ -41,7 +46,9 @@ def save_part(folder: Path, name: str, module: nn.Module, config: dict[str, Any]
         shards[-1][key] = value
     path = folder / f"{name}.safetensors"
     header = {"config": json.dumps(config), "shards": str(len(shards))}
-    for number, shard in reversed([*enumerate(shards, 1)]):  # the first, which tells how many there are, is written last
+    for number, shard in reversed(
+        [*enumerate(shards, 1)]
+    ):  # the first, which tells how many there are, is written last
         target = _shard(path, number)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".partial")
@@ -80,7 +87,9 @@ def find_part(name: str, *folders: Path) -> Path:
         path = folder / f"{name}.safetensors"
         if path.exists():
             return path
-    raise MissingPart(f"There is no {name}.safetensors in {', '.join(map(str, folders))}: run `python -m captioners train {name}`.")
+    raise MissingPart(
+        f"There is no {name}.safetensors in {', '.join(map(str, folders))}: run `python -m captioners train {name}`."
+    )
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -106,10 +115,14 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
         with safe_open(shard, framework="pt") as file:
             state |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     found = {key: value.shape for key, value in state.items()}
-    expected = {key: value.shape for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")}
+    expected = {
+        key: value.shape for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")
+    }
     if found != expected:
         wrong = sorted(dict(found.items() ^ expected.items()))
-        raise UnfitPart(f"{path.name} does not fit this model: missing, unexpected or of another shape are {', '.join(wrong[:3])}")
+        raise UnfitPart(
+            f"{path.name} does not fit this model: missing, unexpected or of another shape are {', '.join(wrong[:3])}"
+        )
     module.load_state_dict(state, strict=False)
     return module
 

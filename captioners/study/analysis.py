@@ -1,4 +1,6 @@
-"""What the votes of a study say: strengths, win rates, agreement between people, and agreement of people with the judges."""
+"""What the votes of a study say: strengths, win rates, agreement between people, and agreement of people with the
+judges.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def strengths(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[st
         return []
     names = sorted({v.system_a for v in votes} | {v.system_b for v in votes})
     met = sorted({(names.index(v.system_a), names.index(v.system_b)) for v in votes})
-    column = np.array([3 * met.index((names.index(v.system_a), names.index(v.system_b))) + ANSWERS.index(v.answer) for v in votes])
+    column = np.array(
+        [3 * met.index((names.index(v.system_a), names.index(v.system_b))) + ANSWERS.index(v.answer) for v in votes]
+    )
     cells = np.eye(3 * len(met))[column]
 
     def fitted(sums: np.ndarray) -> np.ndarray:
@@ -72,7 +76,8 @@ def strengths(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[st
     values, reach = two_way(cells, *_owners(votes), fitted, resamples)
     groups = connected(len(names), met)
     rows = [
-        {"system": name, "strength": float(values[i]), **_reach(values[i], reach, i), "group": groups[i]} for i, name in enumerate(names)
+        {"system": name, "strength": float(values[i]), **_reach(values[i], reach, i), "group": groups[i]}
+        for i, name in enumerate(names)
     ]
     return sorted(rows, key=lambda row: (row["group"], -row["strength"]))
 
@@ -132,14 +137,18 @@ def judges(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[str, 
         for pair in [None, *comparisons]:
             some = [(v, said) for v, said in told if pair in (None, (v.system_a, v.system_b))]
             if some:
-                rows.append({"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(some, resamples)})
+                rows.append(
+                    {"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(some, resamples)}
+                )
     return rows
 
 
 def _agreement(told: Sequence[tuple[Vote, str]], resamples: int) -> dict[str, Any]:
     agreed = np.array([v.answer == said for v, said in told], dtype=float)
     columns = np.stack([agreed, np.ones_like(agreed)], axis=1)
-    rate, reach = two_way(columns, *_owners([v for v, _ in told]), lambda sums: sums[..., :1] / sums[..., 1:], resamples)
+    rate, reach = two_way(
+        columns, *_owners([v for v, _ in told]), lambda sums: sums[..., :1] / sums[..., 1:], resamples
+    )
     found = _reach(rate[0], reach, 0)
     inside = {name: None if value is None else min(1.0, max(0.0, value)) for name, value in found.items()}
     return {"agreed": int(agreed.sum()), "of": len(told), "rate": float(rate[0]), **inside}
@@ -150,4 +159,7 @@ def _owners(votes: Sequence[Vote]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reach(value: float, reach: np.ndarray | None, i: int) -> dict[str, float | None]:
-    return {"low": None if reach is None else float(value - reach[i]), "high": None if reach is None else float(value + reach[i])}
+    return {
+        "low": None if reach is None else float(value - reach[i]),
+        "high": None if reach is None else float(value + reach[i]),
+    }

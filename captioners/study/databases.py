@@ -38,8 +38,8 @@ def open_database(where: str) -> Database:
 class SqliteDatabase:
     """One connection that all threads share in turn.
 
-    The write-ahead log lets other processes read meanwhile; `synchronous = FULL` puts a vote on the disk before it is confirmed, and
-    `secure_delete` overwrites what is deleted.
+    The write-ahead log lets other processes read meanwhile; `synchronous = FULL` puts a vote on the disk before it is
+    confirmed, and `secure_delete` overwrites what is deleted.
     """
 
     def __init__(self, path: str):

@@ -33,7 +33,10 @@ class Question:
     text: str
 
 
-QUESTIONS = (Question("specific", "Which says more about what you see or hear?"), Question("fluent", "Which reads better?"))
+QUESTIONS = (
+    Question("specific", "Which says more about what you see or hear?"),
+    Question("fluent", "Which reads better?"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,10 @@ def guidance_systems(specs: Iterable[Spec]) -> tuple[list[System], list[tuple[st
     systems, pairs = [], []
     for spec in (s for s in specs if s.unguided):
         settings = spec.settings()
-        systems += [method_system(spec, spec.id, settings), method_system(spec, f"{spec.id} unguided", spec.without_guidance(settings))]
+        systems += [
+            method_system(spec, spec.id, settings),
+            method_system(spec, f"{spec.id} unguided", spec.without_guidance(settings)),
+        ]
         pairs.append((spec.id, f"{spec.id} unguided"))
     return systems, pairs
 
@@ -82,14 +88,18 @@ def method_systems(specs: Iterable[Spec]) -> tuple[list[System], list[tuple[str,
 def value_systems(specs: Iterable[Spec], over: Mapping[str, Any]) -> tuple[list[System], list[tuple[str, str]]]:
     """Every method at each value of one control, against its own other values."""
     if len(over) != 1 or not all(isinstance(values, list) and len(values) > 1 for values in over.values()):
-        raise CaptionLabError('compare = "values" needs one control with two values or more: write over = { guidance_scale = [1, 2] }.')
+        raise CaptionLabError(
+            'compare = "values" needs one control with two values or more: write over = { guidance_scale = [1, 2] }.'
+        )
     ((name, values),) = over.items()
     systems, pairs = [], []
     listening = [spec for spec in specs if spec.listens_to(name)]
     if not listening:
         raise CaptionLabError(f"No chosen method has a control called {name!r}: see `python -m captioners list`.")
     for spec in listening:
-        own, met = _all_against_all([method_system(spec, f"{spec.id} {name}={v}", spec.settings(**{name: v})) for v in values])
+        own, met = _all_against_all(
+            [method_system(spec, f"{spec.id} {name}={v}", spec.settings(**{name: v})) for v in values]
+        )
         systems, pairs = systems + own, pairs + met
     return systems, pairs
 
@@ -112,7 +122,15 @@ def _all_against_all(systems: list[System]) -> tuple[list[System], list[tuple[st
 
 
 COMPARISONS = ("guidance", "methods", "values", "files")
-KEYS = {"title": str, "compare": (str, list), "methods": list, "over": dict, "captions": list, "share": int, "check_every": int}
+KEYS = {
+    "title": str,
+    "compare": (str, list),
+    "methods": list,
+    "over": dict,
+    "captions": list,
+    "share": int,
+    "check_every": int,
+}
 
 
 def read_design(file: str | Path | None, title: str) -> Design:
@@ -157,13 +175,17 @@ def make_design(
             raise CaptionLabError(f"compare = {name!r} is not possible: choose from {', '.join(COMPARISONS)}.")
         made, met = makers[name]()
         if len({s.name for s in made}) < len(made):
-            raise CaptionLabError("Two systems have the same name: rename one of the caption files, or leave out a repeated value.")
+            raise CaptionLabError(
+                "Two systems have the same name: rename one of the caption files, or leave out a repeated value."
+            )
         systems |= {s.name: s for s in made}
         comparisons |= dict.fromkeys(met)
     if not comparisons:
         raise CaptionLabError("There is nothing to compare: name two methods, or one that can be guided.")
     if share < 0 or check_every < 0 or check_every == 1:
-        raise CaptionLabError("share and check_every are whole numbers from 0, check_every not 1: 0 means every pair, and no checks.")
+        raise CaptionLabError(
+            "share and check_every are whole numbers from 0, check_every not 1: 0 means every pair, and no checks."
+        )
     return Design(title, tuple(questions), tuple(systems.values()), tuple(comparisons), share, check_every)
 
 
@@ -176,10 +198,16 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise CaptionLabError(f"{file} is not TOML: {error}; mend it.") from None
     for key, value in asked.items():
         if key not in KEYS and key != "question":
-            raise CaptionLabError(f"{file} has an unknown entry {key!r}: choose from {', '.join(KEYS)} and [[question]].")
+            raise CaptionLabError(
+                f"{file} has an unknown entry {key!r}: choose from {', '.join(KEYS)} and [[question]]."
+            )
         if key in KEYS and (not isinstance(value, KEYS[key]) or isinstance(value, bool)):
             raise CaptionLabError(f"{file}: {key} = {value!r} is not of the right kind; see the README's example.")
-        if isinstance(value, list) and key in ("compare", "methods", "captions") and not all(isinstance(v, str) for v in value):
+        if (
+            isinstance(value, list)
+            and key in ("compare", "methods", "captions")
+            and not all(isinstance(v, str) for v in value)
+        ):
             raise CaptionLabError(f"{file}: {key} must be a list of texts.")
     return asked
 

@@ -31,10 +31,10 @@ def two_way(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """A statistic of column sums, and how far its 95 % interval reaches to either side.
 
-    `columns` (votes, c); `statistic` (…, c) → (…, m). Votes share their item's and their rater's taste, so the variance is that of
-    resampled items plus that of resampled raters minus that of resampled votes, which both contain (Cameron, Gelbach and
-    Miller's two-way clusters). Resampling both at once would count the votes' own noise three times.
-    None instead of a reach where there are not two items and two raters to compare.
+    `columns` (votes, c); `statistic` (…, c) → (…, m). Votes share their item's and their rater's taste, so the variance
+    is that of resampled items plus that of resampled raters minus that of resampled votes, which both contain (Cameron,
+    Gelbach and Miller's two-way clusters). Resampling both at once would count the votes' own noise three times. None
+    instead of a reach where there are not two items and two raters to compare.
     """
     estimate, rng = statistic(columns.sum(0)), np.random.default_rng(seed)
     fewest = min(len(np.unique(items)), len(np.unique(raters)))
@@ -44,7 +44,12 @@ def two_way(
     def variance(owner: np.ndarray) -> np.ndarray:
         names, owner = np.unique(owner, return_inverse=True)
         sums = np.stack([np.bincount(owner, column, minlength=len(names)) for column in columns.T], axis=1)
-        draws = np.stack([np.bincount(rng.integers(len(names), size=len(names)), minlength=len(names)) @ sums for _ in range(resamples)])
+        draws = np.stack(
+            [
+                np.bincount(rng.integers(len(names), size=len(names)), minlength=len(names)) @ sums
+                for _ in range(resamples)
+            ]
+        )
         return np.nanvar(statistic(draws), axis=0) * len(names) / (len(names) - 1)
 
     of_items, of_raters, of_votes = variance(items), variance(raters), variance(np.arange(len(columns)))

@@ -1,4 +1,5 @@
-"""From a folder and a design to pairs in the store: every input is captioned once, and a study that is started again goes on.
+"""From a folder and a design to pairs in the store: every input is captioned once, and a study that is started again
+goes on.
 
 Pairs whose captions are the same word for word are left out: there is nothing to choose.
 """
@@ -99,13 +100,17 @@ class Preparation:
         pairs = []
         for a, b in self.study.design.comparisons:
             if a in results and b in results and results[a].caption != results[b].caption:
-                pairs.append(Pair(a, b, results[a].caption, results[b].caption, _scores(results[a]), _scores(results[b])))
+                pairs.append(
+                    Pair(a, b, results[a].caption, results[b].caption, _scores(results[a]), _scores(results[b]))
+                )
         if pairs and self.study.design.check_every and self.done < CHECKS:
             pairs.append(Pair("check", "", CHECK, pairs[0].caption_a, {}, {}, is_check=True))
         return pairs
 
     def _results(self, item: Input) -> dict[str, Result]:
-        """Every system's caption; none where a method does not know this kind of media, or a file has no caption for it."""
+        """Every system's caption; none where a method does not know this kind of media, or a file has no caption for
+        it.
+        """
         media = load_media(item.path, item.kind)
         found, by_method = dict[str, Result](), dict[str, list[System]]()
         for system in self.study.design.systems:

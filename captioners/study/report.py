@@ -14,8 +14,10 @@ from captioners.study.store import Vote
 Line = tuple[str, float, float | None, float | None]  # label, value, low, high
 LETTER, FIELD, RIGHT, ROW, TOP = 7, 220, 66, 24, 6  # pixels: of a letter, of the plot, beside, of a line, above
 NOTE = (
-    "Strengths are Bradley–Terry log-odds (ties by Davidson's model) with mean 0; their intervals, and the judges', come from resampling "
-    "inputs and raters. Win rates leave ties out and have Wilson intervals, which take votes for independent. All intervals are 95 %. "
+    "Strengths are Bradley–Terry log-odds (ties by Davidson's model) with mean 0; their intervals, and the judges', "
+    "come from resampling "
+    "inputs and raters. Win rates leave ties out and have Wilson intervals, which take votes for independent. All "
+    "intervals are 95 %. "
     "Krippendorff's α is 1 when raters agree, 0 at chance."
 )
 
@@ -41,8 +43,13 @@ def text_report(report: dict[str, Any]) -> str:
         alpha = "–" if question["alpha"] is None else f"{question['alpha']:.2f}"
         lines += ["", f"{question['text']} {question['votes']} votes, Krippendorff's α {alpha}"]
         lines += [f"  {row['system']}: strength {interval(row, 'strength')}" for row in question["strengths"]]
-        lines += [f"  {row['a']} beats {row['b']}: {interval(row, 'rate', True)}, {ties(row)}" for row in question["wins"]]
-        lines += [f"  {row['judge']} agrees with people, {comparison(row)}: {interval(row, 'rate', True)}" for row in question["judges"]]
+        lines += [
+            f"  {row['a']} beats {row['b']}: {interval(row, 'rate', True)}, {ties(row)}" for row in question["wins"]
+        ]
+        lines += [
+            f"  {row['judge']} agrees with people, {comparison(row)}: {interval(row, 'rate', True)}"
+            for row in question["judges"]
+        ]
     return "\n".join(lines)
 
 
@@ -62,10 +69,15 @@ def ties(row: dict[str, Any]) -> str:
 
 
 def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool = False) -> str:
-    """Values with their intervals, one below the other; the dashed line is where nothing differs. Drawn in the colour of the text."""
+    """Values with their intervals, one below the other; the dashed line is where nothing differs.
+
+    Drawn in the colour of the text.
+    """
     ends = [end for _, value, low, high in lines for end in (value, low, high) if end is not None]
     low, high = (0.0, 1.0) if percent else (min([middle - 0.5, *ends]), max([middle + 0.5, *ends]))
-    start = 20 + LETTER * max((len(label) for label, *_ in lines), default=0)  # the plot begins right of the longest label
+    start = 20 + LETTER * max(
+        (len(label) for label, *_ in lines), default=0
+    )  # the plot begins right of the longest label
     width, height = start + FIELD + RIGHT, TOP + ROW * len(lines) + 24
 
     def x(value: float) -> float:
@@ -74,18 +86,27 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
     def said(value: float) -> str:
         return f"{value:.0%}" if percent else f"{value:.2f}".replace("-", "−")
 
-    drawn = [f'<line x1="{x(middle)}" x2="{x(middle)}" y1="{TOP}" y2="{height - 24}" stroke="currentColor" stroke-dasharray="3 3"/>']
+    drawn = [
+        f'<line x1="{x(middle)}" x2="{x(middle)}" y1="{TOP}" y2="{height - 24}" stroke="currentColor" '
+        'stroke-dasharray="3 3"/>'
+    ]
     for row, (label, value, left, right) in enumerate(lines):
         y = TOP + ROW * (row + 0.5)
         drawn.append(f'<text x="{start - 10}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
         if left is not None and right is not None:
-            drawn.append(f'<line x1="{x(left)}" x2="{x(right)}" y1="{y}" y2="{y}" stroke="currentColor" stroke-width="2"/>')
+            drawn.append(
+                f'<line x1="{x(left)}" x2="{x(right)}" y1="{y}" y2="{y}" stroke="currentColor" stroke-width="2"/>'
+            )
         drawn.append(f'<circle cx="{x(value)}" cy="{y}" r="4.5" fill="currentColor"/>')
         drawn.append(f'<text x="{start + FIELD + 14}" y="{y + 4}">{said(value)}</text>')
     for value in (low, middle, high):
         drawn.append(f'<text x="{x(value)}" y="{height - 6}" text-anchor="middle">{said(value)}</text>')
     style = f"max-width:{width * 1.2:.0f}px;width:100%;font:13px system-ui,sans-serif;fill:currentColor"
-    return f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {width} {height}" style="{style}">{"".join(drawn)}</svg>'
+    return (
+        f'<svg role="img" aria-label="{escape(title)}" '
+        f'viewBox="0 0 {width} {height}" '
+        f'style="{style}">{"".join(drawn)}</svg>'
+    )
 
 
 def strength_plot(question: dict[str, Any]) -> str:
@@ -104,8 +125,14 @@ def figures_html(report: dict[str, Any]) -> str:
         parts.append(f"<h2>{escape(question['text'])}</h2><p>{question['votes']} votes. Krippendorff's α: {alpha}.</p>")
         if not question["votes"]:
             continue
-        judged = [(f"{row['judge']}, {comparison(row)}", row["rate"], row["low"], row["high"]) for row in question["judges"]]
-        decided = [(comparison(row), row["rate"], row["low"], row["high"]) for row in question["wins"] if row["rate"] is not None]
+        judged = [
+            (f"{row['judge']}, {comparison(row)}", row["rate"], row["low"], row["high"]) for row in question["judges"]
+        ]
+        decided = [
+            (comparison(row), row["rate"], row["low"], row["high"])
+            for row in question["wins"]
+            if row["rate"] is not None
+        ]
         parts += [
             "<h3>Strengths</h3>", strength_plot(question),
             _table(["system", "strength"], [[r["system"], interval(r, "strength")] for r in question["strengths"]]),
@@ -137,7 +164,9 @@ def csv_report(votes: Sequence[Vote]) -> str:
     for v in votes:
         verdicts = [preference(judge, v) for judge in ("clipscore", "perplexity")]
         asked = [v.rater, v.item, v.question, v.system_a, v.system_b]
-        rows.append([*asked, v.answer, v.left, f"{v.seconds:.1f}", int(v.is_check), *verdicts, v.caption_a, v.caption_b])
+        rows.append(
+            [*asked, v.answer, v.left, f"{v.seconds:.1f}", int(v.is_check), *verdicts, v.caption_a, v.caption_b]
+        )
     return csv_text(CSV_HEAD, rows)
 
 

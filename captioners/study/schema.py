@@ -48,13 +48,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 def migrate(database: Database) -> None:
     """Bring the tables to the version that this code knows."""
     with database.transaction() as execute:
-        execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied DOUBLE PRECISION NOT NULL)", {})
+        execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied DOUBLE PRECISION NOT "
+            "NULL)",
+            {},
+        )
         ((version,),) = execute("SELECT COALESCE(MAX(version), 0) FROM schema_version", {})
         if version > len(MIGRATIONS):
             raise CaptionLabError(
-                f"This store is of version {version}, this program knows up to {len(MIGRATIONS)}: use a newer Caption Lab."
+                f"This store is of version {version}, this program knows up to {len(MIGRATIONS)}: use a newer Caption "
+                "Lab."
             )
         for number, statements in enumerate(MIGRATIONS[version:], version + 1):
             for statement in statements:
                 execute(statement, {})
-            execute("INSERT INTO schema_version VALUES (:version, :applied)", {"version": number, "applied": time.time()})
+            execute(
+                "INSERT INTO schema_version VALUES (:version, :applied)", {"version": number, "applied": time.time()}
+            )

@@ -1,6 +1,7 @@
 """The store of studies: who is asked what, and every vote, once.
 
-A vote and the ballot that follows it are one transaction: what was confirmed is on the disk, and a rater always stands somewhere.
+A vote and the ballot that follows it are one transaction: what was confirmed is on the disk, and a rater always stands
+somewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from captioners.study.schema import migrate
 from captioners.types import CaptionLabError, Modality, from_json, to_json
 
 ANSWERS = ("a", "b", "neither")
-MOST_VOTES, MOST_RATERS, WINDOW = 30, 120, 60.0  # so many votes of one rater, and new raters of one study, in so many seconds
+MOST_VOTES, MOST_RATERS, WINDOW = (
+    30,
+    120,
+    60.0,
+)  # so many votes of one rater, and new raters of one study, in so many seconds
 
 
 class TooFast(CaptionLabError):
@@ -162,9 +167,16 @@ class Store:
         """A new rater: a random id and nothing else."""
         rater, now = secrets.token_hex(16), time.time()
         with self.database.transaction() as execute:
-            if _count(execute, "rater WHERE study = :study AND joined > :since", {"study": study, "since": now - WINDOW}) >= MOST_RATERS:
+            if (
+                _count(
+                    execute, "rater WHERE study = :study AND joined > :since", {"study": study, "since": now - WINDOW}
+                )
+                >= MOST_RATERS
+            ):
                 raise TooFast("Many people are joining this study right now: try again in a minute.")
-            execute("INSERT INTO rater VALUES (:study, :rater, :now, :now)", {"study": study, "rater": rater, "now": now})
+            execute(
+                "INSERT INTO rater VALUES (:study, :rater, :now, :now)", {"study": study, "rater": rater, "now": now}
+            )
         return rater
 
     def knows(self, study: str, rater: str) -> bool:
@@ -195,7 +207,8 @@ class Store:
         with self.database.transaction() as execute:
             cast = _count(execute, "ballot WHERE study = :study AND rater = :rater AND " + CAST, whose)
             execute(
-                "UPDATE pair SET shown = shown - 1, swapped = swapped - (SELECT swapped FROM ballot WHERE ballot.study = pair.study"
+                "UPDATE pair SET shown = shown - 1, swapped = swapped - (SELECT swapped FROM ballot WHERE ballot.study "
+                "= pair.study"
                 " AND ballot.pair = pair.number AND ballot.rater = :rater)"
                 " WHERE study = :study AND number IN (SELECT pair FROM ballot WHERE study = :study AND rater = :rater)",
                 whose,
@@ -225,11 +238,17 @@ class Store:
             _take_turn(execute, study, rater)
             _read_ballot(execute, study, rater, position)
             lately = {"study": study.id, "rater": rater, "since": now - WINDOW}
-            if _count(execute, f"ballot WHERE study = :study AND rater = :rater AND {CAST_LATELY}", lately) >= MOST_VOTES:
-                raise TooFast(f"That was faster than {MOST_VOTES} votes a minute: take your time and vote again in a moment.")
+            if (
+                _count(execute, f"ballot WHERE study = :study AND rater = :rater AND {CAST_LATELY}", lately)
+                >= MOST_VOTES
+            ):
+                raise TooFast(
+                    f"That was faster than {MOST_VOTES} votes a minute: take your time and vote again in a moment."
+                )
             for question, answer in answers.items():
                 execute(
-                    "INSERT INTO vote VALUES (:study, :rater, :position, :question, :answer, :now) ON CONFLICT DO NOTHING",
+                    "INSERT INTO vote VALUES (:study, :rater, :position, :question, :answer, :now) ON CONFLICT DO "
+                    "NOTHING",
                     {**where, "question": question, "answer": answer, "now": now},
                 )
             return _open_ballot(execute, study, rater)
@@ -239,11 +258,14 @@ class Store:
         with self.database.transaction() as execute:
             raters = execute("SELECT id FROM rater WHERE study = :study ORDER BY joined, id", {"study": study})
             rows = execute(
-                "SELECT vote.rater, pair.number, item, system_a, system_b, caption_a, caption_b, scores_a, scores_b, is_check,"
+                "SELECT vote.rater, pair.number, item, system_a, system_b, caption_a, caption_b, scores_a, scores_b, "
+                "is_check,"
                 " question, answer, ballot.swapped, cast_at - shown_at FROM vote"
-                " JOIN ballot ON ballot.study = vote.study AND ballot.rater = vote.rater AND ballot.position = vote.position"
+                " JOIN ballot ON ballot.study = vote.study AND ballot.rater = vote.rater AND ballot.position = "
+                "vote.position"
                 " JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
-                " WHERE vote.study = :study AND (vote.rater = :rater OR :everyone = 1) ORDER BY vote.rater, vote.position, question",
+                " WHERE vote.study = :study AND (vote.rater = :rater OR :everyone = 1) ORDER BY vote.rater, "
+                "vote.position, question",
                 {"study": study, "rater": rater or "", "everyone": int(rater is None)},
             )
         numbers = {id: number for number, (id,) in enumerate(raters, 1)}
@@ -255,11 +277,18 @@ class Store:
         ]  # fmt: skip
 
 
-VOTED = "SELECT 1 FROM vote WHERE vote.study = ballot.study AND vote.rater = ballot.rater AND vote.position = ballot.position"
+VOTED = (
+    "SELECT 1 FROM vote WHERE vote.study "
+    "= ballot.study "
+    "AND vote.rater = ballot.rater "
+    "AND vote.position = "
+    "ballot.position"
+)
 CAST = f"EXISTS ({VOTED})"
 CAST_LATELY = f"EXISTS ({VOTED} AND cast_at > :since)"
 
-# The pair that the fewest people were given; among those, the input and then the comparison that this rater has met least.
+# The pair that the fewest people were given; among those, the input and then the comparison that this rater has met
+# least.
 NEXT_PAIR = """
 WITH met AS (
     SELECT pair.number, item, system_a, system_b, is_check FROM ballot
@@ -297,7 +326,8 @@ def _open_ballot(execute: Execute, study: Study, rater: str) -> Ballot | None:
 
 def _read_ballot(execute: Execute, study: Study, rater: str, position: int) -> Ballot:
     found = execute(
-        "SELECT item, kind, caption_a, caption_b, ballot.swapped, is_check, system_a, system_b, scores_a, scores_b FROM ballot"
+        "SELECT item, kind, caption_a, caption_b, ballot.swapped, is_check, system_a, system_b, scores_a, scores_b "
+        "FROM ballot"
         " JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
         " JOIN item ON item.study = pair.study AND item.name = pair.item"
         " WHERE ballot.study = :study AND rater = :rater AND position = :position",
@@ -315,7 +345,8 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
     """A new ballot for this rater; its position, or None when nothing is left of his share."""
     whose = {"study": study.id, "rater": rater}
     ((position, checks),) = execute(
-        "SELECT COUNT(*), COALESCE(SUM(is_check), 0) FROM ballot JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
+        "SELECT COUNT(*), COALESCE(SUM(is_check), 0) FROM ballot JOIN pair ON pair.study = ballot.study AND "
+        "pair.number = ballot.pair"
         " WHERE ballot.study = :study AND rater = :rater",
         whose,
     )
@@ -327,8 +358,12 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
     if not found:
         return None
     ((number, shown, swapped),) = found
-    swap = secrets.randbelow(2) if 2 * swapped == shown else int(2 * swapped < shown)  # sides stay balanced for every pair
+    swap = (
+        secrets.randbelow(2) if 2 * swapped == shown else int(2 * swapped < shown)
+    )  # sides stay balanced for every pair
     values = {**whose, "position": position, "pair": number, "swap": swap, "now": time.time()}
     execute("INSERT INTO ballot VALUES (:study, :rater, :position, :pair, :swap, :now)", values)
-    execute("UPDATE pair SET shown = shown + 1, swapped = swapped + :swap WHERE study = :study AND number = :pair", values)
+    execute(
+        "UPDATE pair SET shown = shown + 1, swapped = swapped + :swap WHERE study = :study AND number = :pair", values
+    )
     return position

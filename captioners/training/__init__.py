@@ -1,7 +1,8 @@
-"""One trained part, one command: `python -m captioners train PART --data DIR --out DIR`; `train all` makes them all, in order.
+"""One trained part, one command: `python -m captioners train PART --data DIR --out DIR`; `train all` makes them all, in
+order.
 
-A module here trains the parts that `PARTS` gives it. A `Job` says where data, output and caches are; a part's `Recipe` and its network's
-configuration hold every constant of its training, and `--set NAME=VALUE` changes them.
+A module here trains the parts that `PARTS` gives it. A `Job` says where data, output and caches are; a part's `Recipe`
+and its network's configuration hold every constant of its training, and `--set NAME=VALUE` changes them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Job:
     quiet: bool = False
     profile: str = "embedded"
     models: str | None = None  # hub profile: the file that names its models
-    settings: tuple[tuple[str, str], ...] = ()  # (name, value): fields of the part's recipe or configuration that are not its own
+    settings: tuple[
+        tuple[str, str], ...
+    ] = ()  # (name, value): fields of the part's recipe or configuration that are not its own
 
     def find(self, name: str) -> Path:
         """Another part's weights: the output folder's first, then the shipped ones."""
@@ -69,7 +72,9 @@ class Job:
         if self.epochs is not None and "epochs" in known:
             changed["epochs"] = self.epochs
         own = [{f.name for f in fields(c)} for c in configs]
-        return tuple(replace(c, **{k: v for k, v in changed.items() if k in mine}) for c, mine in zip(configs, own, strict=True))
+        return tuple(
+            replace(c, **{k: v for k, v in changed.items() if k in mine}) for c, mine in zip(configs, own, strict=True)
+        )
 
     def command(self, name: str) -> str:
         """The command line that makes this part, with folders left to the reader."""
@@ -139,7 +144,12 @@ def train(name: str, job: Job) -> dict[str, Any]:
     metrics = import_module(f"captioners.training.{module}").train(name, job)
     if not metrics:  # only the first of several processes has some
         return metrics
-    record = {"command": job.command(name), "seed": job.seed, "commit": commit, "minutes": (time.perf_counter() - began) / 60}
+    record = {
+        "command": job.command(name),
+        "seed": job.seed,
+        "commit": commit,
+        "minutes": (time.perf_counter() - began) / 60,
+    }
     if job.profile == "embedded":
         from captioners.training import corpus
 
@@ -174,8 +184,12 @@ def code_version() -> str:
     """The commit of the code, with a mark where files differ from it; empty where there is no repository."""
     here = Path(__file__).parent
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "--", "*.py", "*.toml"], cwd=here, capture_output=True, text=True).stdout
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--", "*.py", "*.toml"], cwd=here, capture_output=True, text=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
     return commit + "+changes" * bool(changed.strip())

@@ -78,7 +78,9 @@ def teacher_scores(job: Job, sounds: Sounds) -> Tensor:
     into, out = net.get_input_details()[0], net.get_output_details()[0]["index"]
     size = int(into["shape"][0])
     scores = torch.zeros(len(sounds.samples), TEACHER_CLASSES)
-    for i, clip in enumerate(tqdm(sounds.samples.float().div(32767).numpy(), desc="teacher", disable=job.quiet, mininterval=10)):
+    for i, clip in enumerate(
+        tqdm(sounds.samples.float().div(32767).numpy(), desc="teacher", disable=job.quiet, mininterval=10)
+    ):
         for patch in np.lib.stride_tricks.sliding_window_view(clip, size)[:: size // 2 + 1]:
             net.set_tensor(into["index"], np.ascontiguousarray(patch))
             net.invoke()
@@ -110,11 +112,18 @@ def train(name: str, job: Job) -> dict[str, Any]:
         samples, target, teacher = (t.to(model.classes.weight.device) for t in batch)
         spectrogram = masked(model.encoder.log_mel(samples))
         classes, others = model(spectrogram)
-        return F.cross_entropy(classes, target, label_smoothing=0.05) + 30 * F.binary_cross_entropy_with_logits(others, teacher)
+        return F.cross_entropy(classes, target, label_smoothing=0.05) + 30 * F.binary_cross_entropy_with_logits(
+            others, teacher
+        )
 
     def evaluate(model: SoundClassifier) -> dict[str, float]:
         some = dev.tolist()
-        return accuracies(model, sounds.samples[dev].float() / 32767, [sounds.category[i] for i in some], [sounds.source[i] for i in some])
+        return accuracies(
+            model,
+            sounds.samples[dev].float() / 32767,
+            [sounds.category[i] for i in some],
+            [sounds.source[i] for i in some],
+        )
 
     # with the held-out clips trained on, accuracy on them picks nothing: the last epoch is taken
     which = name + "-final" * job.final
@@ -130,7 +139,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     return {**report, "held_out_clips": "trained on too" if job.final else "held out"}
 
 
-def mixed(samples: Tensor, target: Tensor, taught: Tensor, a: Tensor, b: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def mixed(
+    samples: Tensor, target: Tensor, taught: Tensor, a: Tensor, b: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
     """Rolled in time; half of the clips have another laid over them, the classes share the target by loudness."""
     n, length = len(a), samples.shape[1]
     share = torch.where(torch.rand(n, generator=rng) < 0.5, torch.rand(n, generator=rng) * 0.5, torch.zeros(n))[:, None]
@@ -155,20 +166,27 @@ def masked(spectrogram: Tensor) -> Tensor:
 
 
 def accuracies(model: SoundClassifier, samples: Tensor, category: list[str], source: list[str]) -> dict[str, float]:
-    """Top-1 among all classes, for each data set and in the mean of them; the share of voices called voices and of music called music."""
+    """Top-1 among all classes, for each data set and in the mean of them; the share of voices called voices and of
+    music called music.
+    """
     device = model.classes.weight.device
     logits = torch.cat([model(model.encoder.log_mel(chunk.to(device)))[0] for chunk in samples.split(50)]).cpu()
     return told_apart(logits, CLASSES, category, source)
 
 
 def told_apart(scores: Tensor, classes: list[str], category: list[str], source: list[str]) -> dict[str, float]:
-    """How often the best of the classes by `scores` (n, classes) is right. A clip is told among the classes of its own data set."""
+    """How often the best of the classes by `scores` (n, classes) is right.
+
+    A clip is told among the classes of its own data set.
+    """
     found: dict[str, float] = {}
     for name in dict.fromkeys(source):
         rows = [i for i, s in enumerate(source) if s == name]
         among = sorted({classes.index(category[i]) for i in rows})
         guess = scores[rows][:, among].argmax(1).tolist()
-        found[f"accuracy_{name}"] = sum(classes[among[g]] == category[i] for g, i in zip(guess, rows, strict=True)) / len(rows)
+        found[f"accuracy_{name}"] = sum(
+            classes[among[g]] == category[i] for g, i in zip(guess, rows, strict=True)
+        ) / len(rows)
     for key, kin in (("voices_named", VOICES), ("music_named", MUSIC)):
         rows = [i for i, c in enumerate(category) if c in kin]
         found[key] = sum(classes[g] in kin for g in scores[rows].argmax(1).tolist()) / max(1, len(rows))

@@ -1,7 +1,7 @@
 """Part `cfg`: the small CoCa decoder of method 1, for pictures and sound, with its condition removed now and then.
 
-It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first step, and learns
-people's captions by likelihood.
+It starts from the caption LM (same tokens, same layers; cross-attention is new), so that it is fluent from the first
+step, and learns people's captions by likelihood.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
 
 MAX_TOKENS = 26
-FOLLOWED = 200  # development pictures of each data set that a training is followed on; the whole split is for `evaluate`
+FOLLOWED = (
+    200  # development pictures of each data set that a training is followed on; the whole split is for `evaluate`
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,10 @@ class Pairs:
         recipe, tokenizer, sounds = self.recipe, self.tokenizer, self.sounds
         rng = random.Random(self.job.seed * 1000 + epoch)
         shown = [(row, i) for i, rows in enumerate(self.rows) for row in rng.sample(rows, recipe.per_picture)]
-        heard = [(tokenizer.encode(sounds.caption(i, rng)), i) for i in rng.choices(range(len(sounds.grids)), k=recipe.sounds)]
+        heard = [
+            (tokenizer.encode(sounds.caption(i, rng)), i)
+            for i in rng.choices(range(len(sounds.grids)), k=recipe.sounds)
+        ]
         for kind, some in bucketed({"image": shown, "audio": heard}, recipe.batch, rng):
             tag = tokenizer.start(kind)
             ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for row, _ in some])
@@ -113,7 +118,10 @@ class Pairs:
         condition = model.condition({batch.kind: batch.grids.to(device)}, torch.arange(len(ids), device=device))
         logits, _ = model(ids[:, :-1], condition.removed(~batch.keep.to(device)))
         return F.cross_entropy(
-            logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=self.tokenizer.pad, label_smoothing=self.recipe.smoothing
+            logits.flatten(0, 1),
+            ids[:, 1:].flatten(),
+            ignore_index=self.tokenizer.pad,
+            label_smoothing=self.recipe.smoothing,
         )
 
     def evaluate(self, model: CaptionDecoder) -> dict[str, float]:
@@ -139,7 +147,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def save(model: CaptionDecoder) -> None:
         save_part(job.out, name, model, asdict(config))
 
-    return fit(job, name, decoder, pairs.batches, pairs.steps, pairs.likelihood, pairs.evaluate, recipe, "cider", save=save)[1]
+    return fit(
+        job, name, decoder, pairs.batches, pairs.steps, pairs.likelihood, pairs.evaluate, recipe, "cider", save=save
+    )[1]
 
 
 # ------------------------------------------------------------------------------------------- what captioners share
@@ -177,8 +187,12 @@ def sound_figures(sounds: SoundPairs, heard: list[str], every: int = 1) -> dict[
 
 @torch.no_grad()
 def first_token_kl(model: CaptionDecoder, tag: int, grids: Tensor) -> float:
-    """KL between p(first token|y) averaged over pictures and p(first token): small if p(x) is the marginal of p(x|y)."""
-    condition = model.condition({"image": grids.to(model.null.device)}, torch.arange(len(grids), device=model.null.device))
+    """KL between p(first token|y) averaged over pictures and p(first token): small if p(x) is the marginal of
+    p(x|y).
+    """
+    condition = model.condition(
+        {"image": grids.to(model.null.device)}, torch.arange(len(grids), device=model.null.device)
+    )
     ids = torch.full((len(grids), 1), tag, device=model.null.device)
     average = model(ids, condition)[0][:, 0].log_softmax(-1).exp().mean(0).log()
     alone = model(ids[:1], condition[torch.zeros(1, dtype=torch.long)].removed())[0][0, 0].log_softmax(-1)

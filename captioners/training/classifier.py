@@ -1,9 +1,9 @@
 """Parts `audibility`, `visibility` (they guide method 2) and `audibility-judge` (it only measures).
 
-Audible against not audible: the published sentence set, and in training captions of sounds against captions of pictures.
-Visible against not visible: picture captions against sentences about sounds and the set's abstract ones. Half of the examples are cut off,
-because a guide judges beginnings of sentences. The judge is a bag of words and has the other half of everything: of the set, and of the
-captions of sounds and of pictures.
+Audible against not audible: the published sentence set, and in training captions of sounds against captions of
+pictures. Visible against not visible: picture captions against sentences about sounds and the set's abstract ones. Half
+of the examples are cut off, because a guide judges beginnings of sentences. The judge is a bag of words and has the
+other half of everything: of the set, and of the captions of sounds and of pictures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from captioners.nets.classifier import BagClassifier, BagClassifierConfig, TextClassifier, TextClassifierConfig, accuracy, binary_loss
+from captioners.nets.classifier import (
+    BagClassifier,
+    BagClassifierConfig,
+    TextClassifier,
+    TextClassifierConfig,
+    accuracy,
+    binary_loss,
+)
 from captioners.profiles.store import save_part
 from captioners.text import clean
 from captioners.training import Job, Recipe, corpus
@@ -33,7 +40,10 @@ Sentences = list[tuple[str, float]]  # text, 1 for yes
 
 
 def sentences(name: str, job: Job) -> Sentences:
-    """What a classifier learns from and is measured on, in a fixed random order. The judge's half of the published set is its own."""
+    """What a classifier learns from and is measured on, in a fixed random order.
+
+    The judge's half of the published set is its own.
+    """
     audible, silent = corpus.sentences(job.data)
     rng = random.Random(0)
     pictures, sounds = ([], []) if name == "audibility" else captions(job, 1 if name == "audibility-judge" else 0)
@@ -53,7 +63,9 @@ def sentences(name: str, job: Job) -> Sentences:
 
 
 def captions(job: Job, which: int) -> tuple[list[str], list[str]]:
-    """Half 0 (the guides') or 1 (the judge's) of what is said of pictures, and of sounds, in the text corpora; no text is in both."""
+    """Half 0 (the guides') or 1 (the judge's) of what is said of pictures, and of sounds, in the text corpora; no
+    text is in both.
+    """
     found: dict[str, list[str]] = {"image": [], "audio": []}
     for text in corpus.texts(job.data).values():
         other = {clean(t) for t in text.half(1)} if which == 0 else set()
@@ -67,7 +79,11 @@ def captions_too(name: str, job: Job) -> Sentences:
         return []
     pictures, sounds = captions(job, 0)
     rng = random.Random(0)
-    return [(clean(t), label) for texts, label in ((sounds, 1.0), (pictures, 0.0)) for t in rng.sample(texts, min(CAPTIONS, len(texts)))]
+    return [
+        (clean(t), label)
+        for texts, label in ((sounds, 1.0), (pictures, 0.0))
+        for t in rng.sample(texts, min(CAPTIONS, len(texts)))
+    ]
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -76,7 +92,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     dev = rows[::HELD_OUT]
     learned = [row for i, row in enumerate(rows) if i % HELD_OUT]
     learned += [(tokenizer.encode(text), label) for text, label in captions_too(name, job)]
-    make, config = (BagClassifier, BagClassifierConfig) if name == "audibility-judge" else (TextClassifier, TextClassifierConfig)
+    make, config = (
+        (BagClassifier, BagClassifierConfig) if name == "audibility-judge" else (TextClassifier, TextClassifierConfig)
+    )
     recipe, config = job.configured(RECIPE, config(vocab=len(tokenizer)))
     size = recipe.batch
     steps = len(learned) // size
@@ -98,7 +116,11 @@ def train(name: str, job: Job) -> dict[str, Any]:
         labels = torch.tensor([label for _, label in dev])
         whole = model(tokenizer.batch([row for row, _ in dev]).to(device)).cpu()
         halves = model(tokenizer.batch([row[: max(1, len(row) // 2)] for row, _ in dev]).to(device)).cpu()
-        return {"accuracy": accuracy(whole, labels), "half_accuracy": accuracy(halves, labels), **_real_captions(model, tokenizer, job)}
+        return {
+            "accuracy": accuracy(whole, labels),
+            "half_accuracy": accuracy(halves, labels),
+            **_real_captions(model, tokenizer, job),
+        }
 
     def save(model: nn.Module) -> None:
         save_part(job.out, name, model, asdict(config))
@@ -110,7 +132,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
 def _real_captions(model: nn.Module, tokenizer, job: Job) -> dict[str, float]:
     """The share of real captions of each kind that the classifier says yes to."""
     texts = {name: text.captions[:500] for name, text in corpus.texts(job.data, "dev").items() if text.groups}
-    texts |= {s: [p.captions[0] for p in corpus.pictures(job.data, "dev", s)[:500]] for s in corpus.picture_sets(job.data)}
+    texts |= {
+        s: [p.captions[0] for p in corpus.pictures(job.data, "dev", s)[:500]] for s in corpus.picture_sets(job.data)
+    }
     device = next(model.parameters()).device
     return {
         f"yes_to_{kind}": (model(tokenizer.batch(tokenizer.encode_all(some)).to(device)) > 0).float().mean().item()

@@ -1,4 +1,7 @@
-"""The training data as lists of plain records. Which sets there are and how they lie is said by `data.toml`, here or in the data folder."""
+"""The training data as lists of plain records.
+
+Which sets there are and how they lie is said by `data.toml`, here or in the data folder.
+"""
 
 from __future__ import annotations
 
@@ -104,13 +107,20 @@ def _clips(folder: Path, entry: dict[str, Any]) -> Iterator[Clip]:
     with (folder / entry["table"]).open(encoding="utf-8") as file:
         if entry["table"].endswith(".csv"):
             for row in csv.DictReader(file):
-                yield Clip(folder / "audio" / row["filename"], entry["name"], row["category"], int(row["fold"]) == entry["dev_fold"])
+                yield Clip(
+                    folder / "audio" / row["filename"],
+                    entry["name"],
+                    row["category"],
+                    int(row["fold"]) == entry["dev_fold"],
+                )
             return
         for row in map(json.loads, file):
             label = row["label"]
             recording = next(filter(None, re.match(entry["recording"], row["audio"]).groups()))
             category = renamed.get(label, label.replace(" ", "_"))
-            yield Clip(folder / "audio" / row["audio"], entry["name"], category, zlib.crc32(recording.encode()) % HELD_OUT == 0)
+            yield Clip(
+                folder / "audio" / row["audio"], entry["name"], category, zlib.crc32(recording.encode()) % HELD_OUT == 0
+            )
 
 
 def lines(path: Path) -> list[str]:

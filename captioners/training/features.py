@@ -1,8 +1,8 @@
 """Frozen encoders run once: what training needs of every picture, cached on disk.
 
-Pictures are seen in two views: as the product sees them (a squeezed picture stretched back), and a random part of them with
-other proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones above them when an
-encoder is trained, and the finished encoder's grids (`image_features`) are made from the same maps.
+Pictures are seen in two views: as the product sees them (a squeezed picture stretched back), and a random part of them
+with other proportions and colours. The first, frozen stages of an encoder are run once (`stem_maps`), the taught ones
+above them when an encoder is trained, and the finished encoder's grids (`image_features`) are made from the same maps.
 """
 
 from __future__ import annotations
@@ -74,7 +74,14 @@ def stem_maps(job: Job, backbone: str) -> dict[str, list[Maps]]:
 
 
 @torch.no_grad()
-def _write(encode: Callable[[Tensor], Tensor], pictures: list[corpus.Picture], view: int, values: Path, shapes: Path, quiet: bool) -> None:
+def _write(
+    encode: Callable[[Tensor], Tensor],
+    pictures: list[corpus.Picture],
+    view: int,
+    values: Path,
+    shapes: Path,
+    quiet: bool,
+) -> None:
     """Maps into `values`, their shapes, last of all, into `shapes`."""
     seen = []
     bar = tqdm(total=len(pictures), desc=f"stem, view {view}", disable=quiet, mininterval=10)
@@ -118,7 +125,9 @@ def view_pixels(picture: corpus.Picture, view: int, seed: int) -> Tensor:
 
 
 def image_features(job: Job, part: str = "image-encoder", views: int = VIEWS["train"]) -> dict[str, Tensor]:
-    """{"train": (views, n, cells, c), "dev": (1, n, cells, c)} fp16 of all pictures, in the order of `corpus.pictures`."""
+    """{"train": (views, n, cells, c), "dev": (1, n, cells, c)} fp16 of all pictures, in the order of
+    `corpus.pictures`.
+    """
     weights = job.find(part)
     folder = job.cache / f"image-features-{file_hash(weights)}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +158,10 @@ def upper_grids(encoder: ImageEncoder, maps: Maps, quiet: bool = False) -> Itera
 
 
 def random_views(features: Tensor, pictures: list[int], rng: random.Random) -> Tensor:
-    """(b, cells, c): a random view of each picture, mirrored half of the time. features: (views, n, cells, c), cells in a square."""
+    """(b, cells, c): a random view of each picture, mirrored half of the time.
+
+    features: (views, n, cells, c), cells in a square.
+    """
     grids = features[[rng.randrange(len(features)) for _ in pictures], pictures].float()
     side = round(grids.shape[1] ** 0.5)
     mirrored = grids.unflatten(1, (side, side)).flip(2).flatten(1, 2)

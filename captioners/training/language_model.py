@@ -1,7 +1,7 @@
 """Parts `caption-lm` and `fluency-judge`: two language models, each on its own half of the caption corpora.
 
-The guiding LM sees packs of captions of one corpus, so that it can be prompted with a few of them; in some packs the corpora
-are mixed under the neutral start token. The judge sees single captions, always under the neutral start token.
+The guiding LM sees packs of captions of one corpus, so that it can be prompted with a few of them; in some packs the
+corpora are mixed under the neutral start token. The judge sees single captions, always under the neutral start token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
+from captioners.nets.language_model import (
+    CausalLM,
+    CausalLMConfig,
+    RecurrentLM,
+    RecurrentLMConfig,
+    sequence_log_likelihood,
+)
 from captioners.profiles.store import save_part
 from captioners.text import CaptionTokenizer, clean
 from captioners.training import Job, Recipe, corpus
@@ -37,7 +43,10 @@ def captions_of(job: Job, which: int) -> dict[str, list[str]]:
 
 def dev_captions(job: Job) -> dict[str, list[str]]:
     """Captions that neither half holds: of each picture set, and of each corpus about sounds."""
-    pictures = {s: [c for p in corpus.pictures(job.data, "dev", s) for c in p.captions][::2] for s in corpus.picture_sets(job.data)}
+    pictures = {
+        s: [c for p in corpus.pictures(job.data, "dev", s) for c in p.captions][::2]
+        for s in corpus.picture_sets(job.data)
+    }
     sounds = {name: text.captions[::2] for name, text in corpus.texts(job.data, "dev").items() if text.groups}
     return pictures | sounds
 
@@ -100,7 +109,11 @@ def bucketed(rows: list[list[int]], size: int, rng: random.Random) -> list[list[
 
 def _train_judge(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
-    rows = [[tokenizer.bos, *r, tokenizer.eos] for texts in captions_of(job, 1).values() for r in tokenizer.encode_all(texts)]
+    rows = [
+        [tokenizer.bos, *r, tokenizer.eos]
+        for texts in captions_of(job, 1).values()
+        for r in tokenizer.encode_all(texts)
+    ]
     recipe, config = job.configured(JUDGE, RecurrentLMConfig(vocab=len(tokenizer)))
     size = recipe.batch
 
@@ -115,7 +128,9 @@ def _train_judge(name: str, job: Job) -> dict[str, Any]:
     def logits_of(model: RecurrentLM, ids: Tensor) -> Tensor:
         return model(ids)
 
-    return _fit(name, job, tokenizer, RecurrentLM(config), asdict(config), batches, len(rows) // size, loss, logits_of, recipe)
+    return _fit(
+        name, job, tokenizer, RecurrentLM(config), asdict(config), batches, len(rows) // size, loss, logits_of, recipe
+    )
 
 
 def _fit(
@@ -131,12 +146,16 @@ def _fit(
     recipe: Recipe,
 ) -> dict[str, Any]:
     """Train on batches of ids; followed by the perplexity, per word, of captions under the neutral start token."""
-    dev = {kind: [(t, [tokenizer.bos, *tokenizer.encode(t), tokenizer.eos]) for t in texts] for kind, texts in dev_captions(job).items()}
+    dev = {
+        kind: [(t, [tokenizer.bos, *tokenizer.encode(t), tokenizer.eos]) for t in texts]
+        for kind, texts in dev_captions(job).items()
+    }
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         nats = {kind: _nats_per_word(model, tokenizer, pairs, logits_of) for kind, pairs in dev.items()}
         of = {
-            kind: [nats[k] for k in nats if (k in corpus.picture_sets(job.data)) == (kind == "pictures")] for kind in ("pictures", "sounds")
+            kind: [nats[k] for k in nats if (k in corpus.picture_sets(job.data)) == (kind == "pictures")]
+            for kind in ("pictures", "sounds")
         }
         found = {f"perplexity_{kind}": math.exp(sum(some) / len(some)) for kind, some in of.items()}
         found["perplexity"] = (found["perplexity_pictures"] * found["perplexity_sounds"]) ** 0.5
@@ -148,7 +167,9 @@ def _fit(
     return fit(job, name, model, batches, steps, loss, evaluate, recipe, "-perplexity", save=save)[1]
 
 
-def _nats_per_word(model: nn.Module, tokenizer: CaptionTokenizer, pairs: list[tuple[str, list[int]]], logits_of: Callable) -> float:
+def _nats_per_word(
+    model: nn.Module, tokenizer: CaptionTokenizer, pairs: list[tuple[str, list[int]]], logits_of: Callable
+) -> float:
     """Mean −log p a word (the end counts as one) of captions, given as text and ids."""
     device = next(model.parameters()).device
     total = words = 0.0

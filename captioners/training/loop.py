@@ -36,7 +36,10 @@ def fit(
     better: str,  # the metric that picks the best epoch; higher is better unless it starts with "-"
     save: Callable[[nn.Module], None] = lambda model: None,  # called with each new best model
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Train, keep the best EMA weights by `better`, and return them with a history. A killed run goes on where it was."""
+    """Train, keep the best EMA weights by `better`, and return them with a history.
+
+    A killed run goes on where it was.
+    """
     epochs = max(1, round(recipe.epochs))
     steps_per_epoch = max(1, round(min(1.0, recipe.epochs) * steps_per_epoch))
     if job.start:
@@ -55,7 +58,13 @@ def fit(
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     history: list[dict[str, float]] = []
     best: dict[str, Any] = {"value": -math.inf, "state": None}
-    start, done, running, spent, rng = 0, 0, 0.0, 0.0, None  # epochs; steps, loss of the epoch that was under way; seconds
+    start, done, running, spent, rng = (
+        0,
+        0,
+        0.0,
+        0.0,
+        None,
+    )  # epochs; steps, loss of the epoch that was under way; seconds
     if checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=False, map_location=accelerator.device)
         accelerator.unwrap_model(model).load_state_dict(saved["model"])
@@ -91,7 +100,13 @@ def fit(
         model.train()
         shares = accelerator.num_processes  # as many batches for every process: they wait for each other
         mine = islice(batches(epoch), accelerator.process_index, shares * steps_per_epoch, shares)
-        bar = tqdm(mine, total=steps_per_epoch, desc=f"{name} {epoch + 1}/{epochs}", disable=job.quiet or not first, mininterval=5)
+        bar = tqdm(
+            mine,
+            total=steps_per_epoch,
+            desc=f"{name} {epoch + 1}/{epochs}",
+            disable=job.quiet or not first,
+            mininterval=5,
+        )
         for step, batch in enumerate(bar, 1):
             if step <= done:  # before the kill
                 if step == done and rng is not None:
@@ -99,7 +114,9 @@ def fit(
                 continue
             value = loss(model, batch)
             if not torch.isfinite(value):
-                raise FloatingPointError(f"{name}: the loss is {value.item()} in epoch {epoch + 1}; lower the learning rate")
+                raise FloatingPointError(
+                    f"{name}: the loss is {value.item()} in epoch {epoch + 1}; lower the learning rate"
+                )
             optimizer.zero_grad(set_to_none=True)
             accelerator.backward(value)
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -138,7 +155,13 @@ def fit(
     module.load_state_dict(best["state"])
     if finished:  # before, and now asked for its weights in another folder
         save(module)
-    report = {**best["metrics"], "best_epoch": best["epoch"], "epochs": recipe.epochs, "minutes": spent / 60, "seed": job.seed}
+    report = {
+        **best["metrics"],
+        "best_epoch": best["epoch"],
+        "epochs": recipe.epochs,
+        "minutes": spent / 60,
+        "seed": job.seed,
+    }
     report |= {"parameters": sum(p.numel() for p in module.parameters()), "history": history}
     return module.eval(), report
 
@@ -153,7 +176,9 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def _ema_with_warmup(decay: float) -> Callable[[list[Tensor], list[Tensor], Tensor | int], None]:
-    """An exponential moving average that forgets the start: after n steps it looks back over n / 9 of them at the most."""
+    """An exponential moving average that forgets the start: after n steps it looks back over n / 9 of them at the
+    most.
+    """
 
     @torch.no_grad()
     def update(averages: list[Tensor], current: list[Tensor], count: Tensor | int) -> None:

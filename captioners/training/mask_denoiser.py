@@ -1,4 +1,5 @@
-"""Part `mc-diffusion`: the denoiser of method 3, for pictures and sound, trained with the masked condition strategy (MCS).
+"""Part `mc-diffusion`: the denoiser of method 3, for pictures and sound, trained with the masked condition strategy
+(MCS).
 
 It starts from method 1's decoder and learns people's captions alone, and text corpora as examples without a condition.
 """
@@ -35,7 +36,8 @@ CHECKED_SOUNDS = 4  # every fourth held-out clip
 class DenoiserRecipe(Recipe):
     """How the denoiser learns. An epoch has some captions of every picture.
 
-    The paper's masking is masked = 0.1, removed = 0, rate = 0.1 and its auxiliary weight 5e-4 beside a bound of weight 1.
+    The paper's masking is masked = 0.1, removed = 0, rate = 0.1 and its auxiliary weight 5e-4 beside a bound of weight
+    1.
     """
 
     per_picture: int = 2  # captions of each picture in an epoch
@@ -43,11 +45,14 @@ class DenoiserRecipe(Recipe):
     texts: int = 2000  # and captions without media
     masked: float = 0.3  # share of examples with a masked condition
     removed: float = 0.35  # share of those whose condition is masked whole
-    rate: float = 0.0  # with which each token of the others is masked; 0: a rate of its own for each example, from U(0, 1)
+    rate: float = (
+        0.0  # with which each token of the others is masked; 0: a rate of its own for each example, from U(0, 1)
+    )
     auxiliary: float = 1.0  # weight of −log p(x0 | x_t, y)
     variational: float = 0.1  # weight of the bound T · L_{t−1}
     bounded: float = 0.15  # share of positions that the bound is computed on: it costs as much as the rest of the loss
-    kept: float = 0.2  # share of the positions without noise that are learned from, for all of them: what is plain to see teaches little
+    # share of the positions without noise that are learned from, for all of them: what is plain to see teaches little
+    kept: float = 0.2
     length: float = 0.1  # weight of the length's loss
 
 
@@ -80,7 +85,10 @@ def train(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     vq, decoder = {kind: load_vq(job, f"{kind}-vq") for kind in ("image", "audio")}, load_decoder(job)
     config = MaskDenoiserConfig(
-        **{k: getattr(decoder.config, k) for k in ("vocab", "dim", "text_layers", "cross_layers", "heads", "max_tokens")},
+        **{
+            k: getattr(decoder.config, k)
+            for k in ("vocab", "dim", "text_layers", "cross_layers", "heads", "max_tokens")
+        },
         **{f"{kind}_codes": net.config.codes for kind, net in vq.items()},
         **{f"{kind}_cells": getattr(decoder.config, f"{kind}_cells") for kind in ("image", "audio")},
     )
@@ -89,7 +97,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
     warm_start(model, decoder, code_embeddings(vq, decoder), tokenizer.mask, tokenizer.eos)
     sounds = sound_pairs(job)
     shown = {
-        split: media_codes(vq["image"], grids.flatten(0, 1)).unflatten(0, grids.shape[:2]) for split, grids in image_features(job).items()
+        split: media_codes(vq["image"], grids.flatten(0, 1)).unflatten(0, grids.shape[:2])
+        for split, grids in image_features(job).items()
     }
     heard, heard_dev = (media_codes(vq["audio"], grids) for grids in (sounds.grids, sounds.dev_grids))
     pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
@@ -142,7 +151,9 @@ def load_decoder(job: Job) -> CaptionDecoder:
 
 @torch.no_grad()
 def code_embeddings(vq: dict[str, VQAutoencoder], decoder: CaptionDecoder) -> dict[str, Tensor]:
-    """{kind: (codes, dim)}: what the decoder makes of each code's features, as they come back where every cell has that code."""
+    """{kind: (codes, dim)}: what the decoder makes of each code's features, as they come back where every cell has
+    that code.
+    """
     found = {}
     for kind, net in vq.items():
         cells = getattr(decoder.config, f"{kind}_cells")
@@ -186,7 +197,9 @@ def noisy_batch(model: MaskDenoiser, some: list[Example], rng: random.Random, re
     rates = [1.0 if e.codes is None else masking_rate(recipe, rng) for e in some]
     hidden = torch.rand(codes.shape, generator=source) < torch.tensor(rates)[:, None]
     # times are spread evenly over a batch: less variance than independent ones
-    t = ((torch.arange(len(some)) + rng.random()) / len(some) * model.config.steps).long()[torch.randperm(len(some), generator=source)] + 1
+    t = ((torch.arange(len(some)) + rng.random()) / len(some) * model.config.steps).long()[
+        torch.randperm(len(some), generator=source)
+    ] + 1
     return Batch(kind, torch.tensor([e.start for e in some]), x0, lengths, t, model.masked(kind, codes, hidden))
 
 

@@ -1,7 +1,8 @@
 """Parts `image-ranker`, `image-judge`, `audio-ranker`, `audio-judge`: text–media matchers, trained apart.
 
-Two captions of one picture are to lie near each other, with their picture or, in the text corpora, without one. Ranker and judge have
-image encoders, pooling and sizes of their own. An audio matcher starts from the text tower of the image matcher of the same role.
+Two captions of one picture are to lie near each other, with their picture or, in the text corpora, without one. Ranker
+and judge have image encoders, pooling and sizes of their own. An audio matcher starts from the text tower of the image
+matcher of the same role.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from captioners.training.tokenizer import load_tokenizer
 
 ROLES = {
     "ranker": MatcherConfig(dim=256, layers=2, heads=4, embed=256, pooling="mean"),
-    "judge": MatcherConfig(dim=320, layers=2, heads=5, embed=320, media_width=400, pooling="attention", dropout=0.2, word_dropout=0.1),
+    "judge": MatcherConfig(
+        dim=320, layers=2, heads=5, embed=320, media_width=400, pooling="attention", dropout=0.2, word_dropout=0.1
+    ),
 }
 ENCODERS = {"ranker": "image-encoder", "judge": "judge-encoder"}
 MAX_TOKENS = 28  # of a caption in training; 99 % are shorter
@@ -51,7 +54,8 @@ class SoundRecipe(Recipe):
     """How a matcher learns from clips and the captions of their classes."""
 
     beginnings: float = 0.0
-    strangers: int = 0  # captions of pictures beside each batch, cut off as often: method 2 asks about sentences that are of no sound
+    # captions of pictures beside each batch, cut off as often: method 2 asks about sentences that are of no sound
+    strangers: int = 0
 
 
 PAIRS = {
@@ -73,7 +77,10 @@ def embed_rows(tower: nn.Module, tokenizer: CaptionTokenizer, rows: list[list[in
     """Unit vectors of token rows, computed in chunks of like length: half the padding of one big batch."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     device = next(tower.parameters()).device
-    parts = [tower(tokenizer.batch([rows[i][:MAX_TOKENS] for i in order[s : s + chunk]]).to(device)) for s in range(0, len(order), chunk)]
+    parts = [
+        tower(tokenizer.batch([rows[i][:MAX_TOKENS] for i in order[s : s + chunk]]).to(device))
+        for s in range(0, len(order), chunk)
+    ]
     back = torch.empty(len(rows), dtype=torch.long)
     back[torch.tensor(order)] = torch.arange(len(rows))
     return torch.cat(parts)[back.to(device)]
@@ -121,7 +128,9 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
         return contrastive_loss(text, media, model.scale, same) + recipe.paraphrases * paraphrases
 
     def evaluate(model: MatcherNet) -> dict[str, float]:
-        return measure(model, tokenizer, features["dev"][0].float(), captions["dev"], [p.source for p in pictures["dev"]])
+        return measure(
+            model, tokenizer, features["dev"][0].float(), captions["dev"], [p.source for p in pictures["dev"]]
+        )
 
     def save(model: MatcherNet) -> None:
         save_matcher(job, name, model, config, evaluate(model))
@@ -132,7 +141,9 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
 def measure(
     model: MatcherNet, tokenizer: CaptionTokenizer, grids: Tensor, captions: list[list[list[int]]], source: list[str]
 ) -> dict[str, float]:
-    """Caption→picture recall within each data set and its mean; the calibration: CLIPScores of a picture's captions and of others'."""
+    """Caption→picture recall within each data set and its mean; the calibration: CLIPScores of a picture's captions
+    and of others'.
+    """
     device = model.log_scale.device
     media = torch.cat([model.media(chunk.to(device)) for chunk in grids.split(100)])
     found: dict[str, float] = {}
@@ -155,14 +166,18 @@ def save_matcher(job: Job, name: str, model: MatcherNet, config: MatcherConfig, 
     """Weights, with the encoder whose grids it reads, and where random and human captions lie on its scale."""
     kind, role = name.split("-")
     header = {"encoder": ENCODERS[role] if kind == "image" else "audio-encoder"}
-    save_part(job.out, name, model, {**asdict(config), **header, "calibration": {k: measured[k] for k in ("random", "human")}})
+    save_part(
+        job.out, name, model, {**asdict(config), **header, "calibration": {k: measured[k] for k in ("random", "human")}}
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- sounds
 
 
 def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
-    """Captions belong to classes, so a clip matches every caption of what is heard in it; half of two sounds, half a match."""
+    """Captions belong to classes, so a clip matches every caption of what is heard in it; half of two sounds, half a
+    match.
+    """
     tokenizer, sounds = load_tokenizer(job), sound_pairs(job)
     recipe, config = job.configured(SOUND_PAIRS[role], ROLES[role])
     torch.manual_seed(job.seed)
@@ -181,7 +196,11 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
         for step in range(steps):
             rows = order[step * size : (step + 1) * size]
             texts = [sounds.caption(i, rng) for i in rows] + rng.sample(unheard, recipe.strangers)
-            yield sounds.grids[rows].float(), [cut(row, recipe.beginnings, rng) for row in tokenizer.encode_all(texts)], heard[rows]
+            yield (
+                sounds.grids[rows].float(),
+                [cut(row, recipe.beginnings, rng) for row in tokenizer.encode_all(texts)],
+                heard[rows],
+            )
 
     def loss(model: MatcherNet, batch: tuple[Tensor, list[list[int]], Tensor]) -> Tensor:
         grids, rows, labels = batch

@@ -1,7 +1,8 @@
 """Part `prefix-diffusion`: method 4's denoiser, for pictures and sound, with its prefix removed now and then.
 
-It starts from method 1's decoder (its layers without the causal mask; its token embeddings, reduced to their principal components, are the
-word embeddings, frozen for the first half). It learns people's captions alone, and text corpora as examples without a prefix.
+It starts from method 1's decoder (its layers without the causal mask; its token embeddings, reduced to their principal
+components, are the word embeddings, frozen for the first half). It learns people's captions alone, and text corpora as
+examples without a prefix.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
 def pooled_vectors(grids: Tensor) -> Tensor:
     """What the prefix is made of, as the encoder pools it: grids (n, cells, c) fp16 → (n, c).
 
-    Beside it the ranker's vector made the words of unseen pictures harder to guess: it knows the training pictures by heart.
+    Beside it the ranker's vector made the words of unseen pictures harder to guess: it knows the training pictures by
+    heart.
     """
     return torch.cat([chunk.float().mean(1) for chunk in grids.split(500)])
 
@@ -122,9 +124,15 @@ def _short(rows: Sequence[list[int]]) -> list[list[int]]:
 def examples(
     material: Material, tokenizer: CaptionTokenizer, recipe: PrefixRecipe, rng: random.Random
 ) -> list[tuple[str, list[tuple[list[int], str, int]]]]:
-    """An epoch's batches, each of one kind and of like length, in random order: (token row, domain, index into the vectors)."""
+    """An epoch's batches, each of one kind and of like length, in random order: (token row, domain, index into the
+    vectors).
+    """
     picture, sound = PAIRS["image"], PAIRS["audio"]
-    shown = [(row, picture, i) for i, rows in enumerate(material.written) for row in rng.sample(rows, min(recipe.per_picture, len(rows)))]
+    shown = [
+        (row, picture, i)
+        for i, rows in enumerate(material.written)
+        for row in rng.sample(rows, min(recipe.per_picture, len(rows)))
+    ]
     chosen = rng.choices(range(len(material.heard)), k=recipe.sounds)
     heard = [(tokenizer.encode(material.sounds.caption(i, rng))[:LONGEST], sound, i) for i in chosen]
     told = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=recipe.texts)]
@@ -159,7 +167,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
                 torch.tensor([tokenizer.tags[domain] for _, domain, _ in some]),
                 jittered(pooled(view, where), recipe.jitter) if pooled else None,
                 torch.tensor([rng.random() >= recipe.removed for _ in some]),
-                torch.tensor([0 if rng.random() < recipe.uncounted else 1 for _ in some]) * kinds.words(ids).clamp(max=config.words),
+                torch.tensor([0 if rng.random() < recipe.uncounted else 1 for _ in some])
+                * kinds.words(ids).clamp(max=config.words),
                 learn_words=epoch >= round(recipe.frozen * recipe.epochs),
             )
 
@@ -185,7 +194,9 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe = R
     spread = (torch.arange(b) + torch.rand(())) / b  # every batch sees all levels of noise
     times = (spread**recipe.noisy * len(levels)).long().clamp(max=len(levels) - 1)
     level = levels[times][torch.randperm(b)].to(device)
-    clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (torch.rand((b, 1), device=device) < recipe.settled)
+    clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (
+        torch.rand((b, 1), device=device) < recipe.settled
+    )
     clean[:, 0] &= ~clean.all(1)  # something must be left to learn
     level = torch.where(clean, 1.0, level[:, None])
     x = noised(x0, level, torch.randn_like(x0))
@@ -209,7 +220,8 @@ def jittered(pooled: Tensor, share: float) -> Tensor:
 
 
 def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
-    """Trainable parameters of ours and of an autoregressive captioner with the same prefix MLPs before a language model of the same body.
+    """Trainable parameters of ours and of an autoregressive captioner with the same prefix MLPs before a language model
+    of the same body.
 
     The difference is what a language model needs at full width: a word table of `dim` instead of `embed` columns.
     """
@@ -222,7 +234,9 @@ def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
 
 
 class Development:
-    """What is followed during a training: the loss on people's captions, rounding at some levels of noise, captions, sounds named."""
+    """What is followed during a training: the loss on people's captions, rounding at some levels of noise, captions,
+    sounds named.
+    """
 
     def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, each: int = 80):
         self.tokenizer, self.kinds = tokenizer, kinds
@@ -241,7 +255,9 @@ class Development:
         for source in self.sources:
             rows = [i for i, p in enumerate(self.pictures) if p.source == source]
             found |= caption_figures(source, [texts[i] for i in rows], [self.pictures[i] for i in rows])
-        losses = {"nats": self.nats(model)} | {f"rounding@{share:g}": self.rounding(model, share) for share in (0.1, 0.25, 0.5)}
+        losses = {"nats": self.nats(model)} | {
+            f"rounding@{share:g}": self.rounding(model, share) for share in (0.1, 0.25, 0.5)
+        }
         return losses | mean_figures(found) | found | sound_figures(self.sounds, heard, CHECKED_SOUNDS)
 
     @torch.no_grad()
@@ -259,7 +275,13 @@ class Development:
                 tags = torch.full((len(some),), self.tokenizer.start("image"))
                 where = torch.tensor([i for _, i in some])
                 batch = Examples(
-                    "image", ids, tags, self.seen[where], torch.ones(len(some), dtype=torch.bool), self.kinds.words(ids), False
+                    "image",
+                    ids,
+                    tags,
+                    self.seen[where],
+                    torch.ones(len(some), dtype=torch.bool),
+                    self.kinds.words(ids),
+                    False,
                 )
                 values.append(prefix_loss(model, batch).item() * len(some))
         return sum(values) / len(rows)

@@ -41,12 +41,17 @@ def captions_by_class(job: Job) -> dict[str, list[str]]:
         if name is not None and name not in FOUND_BY_HAND_ONLY:
             found[name].append(text)
     rng = random.Random(0)
-    return {name: [*SOUND_CLASSES[name].captions, *rng.sample(some, min(MOST, len(some)))] for name, some in found.items()}
+    return {
+        name: [*SOUND_CLASSES[name].captions, *rng.sample(some, min(MOST, len(some)))] for name, some in found.items()
+    }
 
 
 def _the_one(names: list[str]) -> str | None:
     """The single class named; a man's or woman's speech is also speech, a piano's music also music."""
-    for general, special in (("speech", ("speech_man", "speech_woman")), ("music", ("piano", "guitar", "street_music"))):
+    for general, special in (
+        ("speech", ("speech_man", "speech_woman")),
+        ("music", ("piano", "guitar", "street_music")),
+    ):
         if sum(name in special for name in names) == 1:
             names = [name for name in names if name != general]
     return names[0] if len(names) == 1 else None

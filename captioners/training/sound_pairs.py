@@ -21,7 +21,9 @@ MIXES = 2500  # pairs of clips laid over each other
 
 @dataclass(frozen=True)
 class SoundPairs:
-    """Grids (n, cells, c) fp16 with the classes that can be heard in each; `dev` rows are single clips that were held out."""
+    """Grids (n, cells, c) fp16 with the classes that can be heard in each; `dev` rows are single clips that were
+    held out.
+    """
 
     grids: Tensor
     heard: list[tuple[str, ...]]

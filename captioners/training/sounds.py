@@ -1,8 +1,9 @@
-"""Sound clips for training: those of the data folder, and voices and music beside them, rendered from free Debian packages.
+"""Sound clips for training: those of the data folder, and voices and music beside them, rendered from free Debian
+packages.
 
 Voices and music need: asterisk-core-sounds-{en,fr,es,it,ru}-wav, klettres-data, ktuberling-data, espeak-ng (voices);
-wesnoth-1.16-music, openttd-openmsx, fluidsynth, timgm6mb-soundfont (music). They are built once into the cache; where the
-packages are missing, there are none.
+wesnoth-1.16-music, openttd-openmsx, fluidsynth, timgm6mb-soundfont (music). They are built once into the cache; where
+the packages are missing, there are none.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def load_sounds(job: Job) -> Sounds:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         given = [(clip.source, _read(clip.path), clip.category, clip.held_out) for clip in corpus.clips(job.data)]
-        rendered = [("rendered", *row) for row in _rendered() if np.abs(row[0]).max() > 0.01]  # a rest in the music is no clip
+        rendered = [
+            ("rendered", *row) for row in _rendered() if np.abs(row[0]).max() > 0.01
+        ]  # a rest in the music is no clip
         source, clips, category, held_out = zip(*given, *rendered, strict=True)
         samples = torch.stack([torch.from_numpy((_window(s) * 32767).astype(np.int16)) for s in clips])
         torch.save({"samples": samples, "category": [*category], "held_out": [*held_out], "source": [*source]}, path)
@@ -115,7 +118,19 @@ def _voices() -> Iterator[Clip]:
         variant = f"+f{1 + i % 4}" if woman else f"+m{1 + i % 7}"
         language = ("en-us", "en-gb", "de", "fr-fr", "es", "it", "sv", "nl")[i // 2 % 8]
         text = " ".join(rng.permutation(words))
-        wav = _run(["espeak-ng", "-v", language + variant, "-s", str(rng.integers(120, 190)), "-p", str(rng.integers(30, 70)), "-w"], text)
+        wav = _run(
+            [
+                "espeak-ng",
+                "-v",
+                language + variant,
+                "-s",
+                str(rng.integers(120, 190)),
+                "-p",
+                str(rng.integers(30, 70)),
+                "-w",
+            ],
+            text,
+        )
         yield wav, "speech_woman" if woman else "speech_man", False
 
 
@@ -139,7 +154,11 @@ def _music() -> Iterator[Clip]:
         sound = _render(path.read_bytes())
         start = int(rng.uniform(0.05, 0.6) * max(1, len(sound) - WINDOW))
         yield sound[start : start + WINDOW], "music", i % 6 == 0
-    programs = {"piano": (0, 1, 2), "guitar": (24, 25, 26, 27), "music": (40, 42, 48, 56, 60, 68, 71, 73, 11, 13, 19, 21)}
+    programs = {
+        "piano": (0, 1, 2),
+        "guitar": (24, 25, 26, 27),
+        "music": (40, 42, 48, 56, 60, 68, 71, 73, 11, 13, 19, 21),
+    }
     for category, choices in programs.items():
         for i in range(EACH):
             yield _render(_phrase(choices[i % len(choices)], rng)), category, i % 5 == 0

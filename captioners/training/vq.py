@@ -32,7 +32,10 @@ RECIPES = {
     "image-vq": VQRecipe(epochs=4, batch=64, lr=1e-3, ema=0.99),
     "audio-vq": VQRecipe(epochs=6, batch=64, lr=1e-3, ema=0.99),
 }
-CONFIGS = {"image-vq": VQConfig(codes=2048, dim=64, hidden=384, rows=7), "audio-vq": VQConfig(codes=512, dim=64, hidden=384, rows=2)}
+CONFIGS = {
+    "image-vq": VQConfig(codes=2048, dim=64, hidden=384, rows=7),
+    "audio-vq": VQConfig(codes=512, dim=64, hidden=384, rows=2),
+}
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -56,14 +59,23 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def evaluate(model: VQAutoencoder) -> dict[str, float]:
         grid = F.layer_norm(held_out.float(), held_out.shape[-1:])
-        back = torch.cat([model(chunk.float().to(model.codebook.device)).reconstruction.cpu() for chunk in held_out.split(250)])
+        back = torch.cat(
+            [model(chunk.float().to(model.codebook.device)).reconstruction.cpu() for chunk in held_out.split(250)]
+        )
         lost = F.mse_loss(back, grid) / (grid - grid.mean((0, 1))).square().mean()
         counts = (
-            media_codes(model, learned[:: max(1, len(learned) // (MEASURED * size))]).flatten().bincount(minlength=config.codes).float()
+            media_codes(model, learned[:: max(1, len(learned) // (MEASURED * size))])
+            .flatten()
+            .bincount(minlength=config.codes)
+            .float()
         )
         share = counts / counts.sum()
         used = (counts > 0).float().mean().item()
-        return {"variance_lost": lost.item(), "codes_used": used, "code_perplexity": torch.special.entr(share).sum().exp().item()}
+        return {
+            "variance_lost": lost.item(),
+            "codes_used": used,
+            "code_perplexity": torch.special.entr(share).sum().exp().item(),
+        }
 
     def save(model: VQAutoencoder) -> None:
         save_part(job.out, name, model, asdict(config))

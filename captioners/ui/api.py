@@ -1,4 +1,6 @@
-"""The documented endpoints, /compare and /caption: made from the methods' controls, for programs and for MCP clients."""
+"""The documented endpoints, /compare and /caption: made from the methods' controls, for programs and for MCP
+clients.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from captioners.ui.runtime.studio import Studio
 
 MEDIA = "media: The file to caption: a picture or a sound clip."
 FORCED = 'forced: Tokens that are fixed, as {"position": "token"}; positions count from 0.'
-RETURNS = '{"results": [...]}, one for each method: caption, candidates, scores, trace, seconds, settings, seed, profile, weights.'
+RETURNS = (
+    '{"results": [...]}, one for each '
+    "method: caption, candidates, "
+    "scores, trace, seconds, settings, "
+    "seed, "
+    "profile, weights."
+)
 
 
 def add_endpoints(studio: Studio, specs: Sequence[Spec]) -> None:
@@ -27,26 +35,54 @@ def add_endpoints(studio: Studio, specs: Sequence[Spec]) -> None:
     which = gr.CheckboxGroup(ids, value=[], label="methods", visible=False)
     one = gr.Dropdown(ids, value=ids[0], label="method", visible=False)
     described = f"methods: Which methods to run; none means all that can caption this kind of file: {', '.join(ids)}."
-    _endpoint(studio, "compare", "Caption one picture or sound with several guided captioning methods.", which, described, controls)
-    _endpoint(studio, "caption", "Caption one picture or sound with one method.", one, f"method: One of {', '.join(ids)}.", controls)
+    _endpoint(
+        studio,
+        "compare",
+        "Caption one picture or sound with several guided captioning methods.",
+        which,
+        described,
+        controls,
+    )
+    _endpoint(
+        studio,
+        "caption",
+        "Caption one picture or sound with one method.",
+        one,
+        f"method: One of {', '.join(ids)}.",
+        controls,
+    )
 
 
 def _endpoint(studio: Studio, name: str, words: str, which: Any, described: str, controls: dict[str, Control]) -> None:
     file = gr.File(label="media", visible=False)
     fields = [_field(c) for c in controls.values()]
     forced = gr.JSON(label="forced", visible=False)
-    forced.api_info = lambda: {"type": "object", "additionalProperties": {"type": "string"}}  # Gradio's own is no valid schema for MCP
+    forced.api_info = lambda: {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+    }  # Gradio's own is no valid schema for MCP
     answer = gr.JSON(label="results", visible=False)
     function = _function(studio, described.partition(":")[0], list(controls))
     lines = [
         MEDIA,
         described,
-        *(f"{c.name}: {c.help} {c.allowed.capitalize()}; left out, each method's own default." for c in controls.values()),
+        *(
+            f"{c.name}: {c.help} {c.allowed.capitalize()}; left out, each method's own default."
+            for c in controls.values()
+        ),
     ]
-    function.__doc__ = "\n".join([words, "", "Parameters:", *(f"    {line}" for line in (*lines, FORCED)), "Returns:", f"    {RETURNS}"])
+    function.__doc__ = "\n".join(
+        [words, "", "Parameters:", *(f"    {line}" for line in (*lines, FORCED)), "Returns:", f"    {RETURNS}"]
+    )
     function.__name__ = name
     gr.Button(visible=False).click(
-        function, [file, which, *fields, forced], answer, api_name=name, api_visibility="public", show_progress="hidden", **HEAVY
+        function,
+        [file, which, *fields, forced],
+        answer,
+        api_name=name,
+        api_visibility="public",
+        show_progress="hidden",
+        **HEAVY,
     )
 
 
@@ -68,12 +104,19 @@ def _function(studio: Studio, which: str, names: list[str]) -> Callable[..., dic
         *settings, forced = values
         given = {name: value for name, value in zip(names, settings, strict=True) if value is not None and value != ""}
         try:
-            return {"results": to_json(_results(studio, media, [chosen] if isinstance(chosen, str) else chosen, given, forced or {}))}
+            return {
+                "results": to_json(
+                    _results(studio, media, [chosen] if isinstance(chosen, str) else chosen, given, forced or {})
+                )
+            }
         except CaptionLabError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
     kind = Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [Parameter("media", kind), *(Parameter(name, kind, default=None) for name in (which, *names, "forced"))]
+    parameters = [
+        Parameter("media", kind),
+        *(Parameter(name, kind, default=None) for name in (which, *names, "forced")),
+    ]
     answer.__signature__ = Signature(parameters)
     return answer
 
@@ -83,7 +126,9 @@ def _results(studio: Studio, path: str, methods: list[str], given: dict[str, Any
     specs = choose_methods(media.kind, methods)
     for name in given:
         if not any(s.listens_to(name) for s in specs):
-            raise SettingsError(f"There is no control called {name!r} in {', '.join(s.id for s in specs)}: leave it out.")
+            raise SettingsError(
+                f"There is no control called {name!r} in {', '.join(s.id for s in specs)}: leave it out."
+            )
     settings = {s.id: s.settings(forced=forced, **{k: v for k, v in given.items() if s.listens_to(k)}) for s in specs}
     results = []
     for answer in studio.each(media, list(settings.items())):

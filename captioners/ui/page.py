@@ -24,7 +24,14 @@ MAX_QUEUE = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
     "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
     "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
-    "hub-small": "pretrained models from the Hugging Face Hub that a laptop can hold; the first caption waits until they are there",
+    "hub-small": (
+        "pretrained models from the "
+        "Hugging Face Hub that a "
+        "laptop can hold; the "
+        "first caption waits "
+        "until "
+        "they are there"
+    ),
 }
 
 
@@ -93,7 +100,10 @@ def _scripts(*names: str) -> str:
 def _theme() -> gr.themes.Base:
     """System fonts, so that nothing is fetched; quiet text dark enough to be read."""
     theme = gr.themes.Default(
-        primary_hue="violet", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+        primary_hue="violet",
+        neutral_hue="slate",
+        font=["system-ui", "sans-serif"],
+        font_mono=["ui-monospace", "monospace"],
     )
     return theme.set(
         body_text_color_subdued="*neutral_600",

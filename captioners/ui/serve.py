@@ -1,6 +1,7 @@
 """Serves the page: the options of `python app.py` and `caption-lab page`, and what happens when it starts.
 
-A Space starts it without arguments: CAPTION_LAB_PROFILE, CAPTION_LAB_MODELS and CAPTION_LAB_CHECKPOINTS stand for them there.
+A Space starts it without arguments: CAPTION_LAB_PROFILE, CAPTION_LAB_MODELS and CAPTION_LAB_CHECKPOINTS stand for them
+there.
 """
 
 from __future__ import annotations
@@ -29,12 +30,20 @@ from captioners.ui.study_page import STUDY_OPTIONS, build_study, links, prepare_
 def main(argv: list[str] | None = None) -> None:
     """Serve the page; weights are read in the background once it is up."""
     parser = argparse.ArgumentParser(description="Caption Lab: see what guidance does to a caption.")
-    parser.add_argument("--profile", default=told("PROFILE", "embedded"), help=f"one of {', '.join(PROFILES)} (default: embedded)")
-    parser.add_argument("--models", default=told("MODELS"), metavar="FILE", help="hub profile: TOML or YAML, role = hub name or folder")
+    parser.add_argument(
+        "--profile", default=told("PROFILE", "embedded"), help=f"one of {', '.join(PROFILES)} (default: embedded)"
+    )
+    parser.add_argument(
+        "--models", default=told("MODELS"), metavar="FILE", help="hub profile: TOML or YAML, role = hub name or folder"
+    )
     parser.add_argument("--checkpoint", action="append", metavar="PATH", help="what `train` wrote; may be repeated")
-    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="0.0.0.0 lets other machines in")
+    parser.add_argument(
+        "--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="0.0.0.0 lets other machines in"
+    )
     parser.add_argument("--port", type=int, default=None, help="default: the first free one from 7860")
-    parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there")
+    parser.add_argument(
+        "--device", default="auto", metavar="auto|cpu|cuda|mps", help="default: the best one that is there"
+    )
     parser.add_argument("--study", metavar="FOLDER", help="serve a blind study of these pictures or sounds instead")
     parser.add_argument("--questions", metavar="FILE", help="a TOML file: what the study asks and compares")
     parser.add_argument("--store", metavar="PATH|URL", default=told("STORE"), help="where votes are kept")
@@ -45,7 +54,9 @@ def main(argv: list[str] | None = None) -> None:
         device = pick_device(args.device)
         checkpoints = args.checkpoint or list(filter(None, told("CHECKPOINTS", "").split(os.pathsep)))
         open_lab = partial(Lab, args.profile, device, args.models, checkpoints)
-        if args.profile not in PROFILES or args.models or checkpoints:  # a mistake in them is told at once, not on a card
+        if (
+            args.profile not in PROFILES or args.models or checkpoints
+        ):  # a mistake in them is told at once, not on a card
             open_lab()
         studio = Studio(open_lab)
         study = prepare_study(args.study, args.questions, args.store, args.profile, studio) if args.study else None

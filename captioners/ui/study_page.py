@@ -23,18 +23,25 @@ STUDY_OPTIONS: dict[str, Any] = {"mcp_server": False, "footer_links": []}  # rat
 
 
 def user_store() -> Store:
-    """The store of who gave none: a file in the user's own data folder, or this process alone where there is no such folder."""
+    """The store of who gave none: a file in the user's own data folder, or this process alone where there is no such
+    folder.
+    """
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "caption-lab"
     try:
         data.mkdir(parents=True, exist_ok=True)
         return Store(str(data / "votes.sqlite"))
     except (OSError, CaptionLabError) as error:
-        print(f"Votes are kept until the program ends ({error}): give --store FILE to keep them longer.", file=sys.stderr)
+        print(
+            f"Votes are kept until the program ends ({error}): give --store FILE to keep them longer.", file=sys.stderr
+        )
         return Store()
 
 
 def prepare_study(folder: str, questions: str | None, where: str | None, profile: str, studio: Studio) -> Preparation:
-    """The study of a folder with all of its captions made, which is told as it goes on. Without a store, the votes lie in the folder."""
+    """The study of a folder with all of its captions made, which is told as it goes on.
+
+    Without a store, the votes lie in the folder.
+    """
     inputs = read_folder(folder)
     design = read_design(questions, Path(folder).resolve().name)
     store = Store(where or str(Path(folder) / "votes.sqlite"))
@@ -43,7 +50,9 @@ def prepare_study(folder: str, questions: str | None, where: str | None, profile
         while preparation.prepare_next():
             bar.update()
     if not store.count_pairs(preparation.study.id):
-        raise CaptionLabError("No two captions of this study differ: compare other methods or values, or give more files.")
+        raise CaptionLabError(
+            "No two captions of this study differ: compare other methods or values, or give more files."
+        )
     return preparation
 
 

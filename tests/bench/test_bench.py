@@ -33,7 +33,9 @@ def missing(profile):
 
 
 TWICE = Contest("twice", "as much work in the same time", "thing", lambda profile: (works(0.02, 4), works(0.02, 1)))
-SLOWER = Contest("slower", "the same work in more time", "thing", lambda profile: (works(0.03, 1), works(0.01, 1)), repeats=1)
+SLOWER = Contest(
+    "slower", "the same work in more time", "thing", lambda profile: (works(0.03, 1), works(0.01, 1)), repeats=1
+)
 ABSENT = Contest("absent", "what is not there", "thing", missing)
 
 

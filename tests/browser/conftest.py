@@ -52,7 +52,14 @@ class Typist(Captioner):
         yield [self.step(row, s) for row, s in zip(rows, settings, strict=True)]
 
     def words(self, media, settings) -> list[str]:
-        text = ["a", {"image": "picture", "audio": "sound"}[media.kind], "at", f"{settings['guidance_scale']:.1f}", "of", "many"]
+        text = [
+            "a",
+            {"image": "picture", "audio": "sound"}[media.kind],
+            "at",
+            f"{settings['guidance_scale']:.1f}",
+            "of",
+            "many",
+        ]
         return [settings.forced.get(i, f" {word}") for i, word in enumerate(text)]
 
     def score_without(self, media, result, hidden):
@@ -63,11 +70,24 @@ class Typist(Captioner):
 
     def step(self, words, settings=None) -> Step:
         options = [Alternative(" word", -0.5), Alternative(" other", -1.5)]
-        trace = [TokenTrace(i, w, -0.5, -1.0 - i / 2, -0.3, {"guided": options, "cond": options}, 0.2, 1.0) for i, w in enumerate(words)]
+        trace = [
+            TokenTrace(i, w, -0.5, -1.0 - i / 2, -0.3, {"guided": options, "cond": options}, 0.2, 1.0)
+            for i, w in enumerate(words)
+        ]
         tokens, caption = [StepToken(w, "final", 0.7) for w in words], "".join(words).strip()
         if settings is None:
             return Step(len(words), 6, tokens, trace)
-        made = Result(self.spec.id, caption, [Candidate(caption)], trace, to_json(settings), settings["seed"], "fake", {}, {"decode": 0.01})
+        made = Result(
+            self.spec.id,
+            caption,
+            [Candidate(caption)],
+            trace,
+            to_json(settings),
+            settings["seed"],
+            "fake",
+            {},
+            {"decode": 0.01},
+        )
         return Step(6, 6, tokens, trace, result=made)
 
 
@@ -106,7 +126,9 @@ def chromium() -> Iterator:
 
 @pytest.fixture
 def visit(chromium, url):
-    """visit(query, width, height, first) opens the page and waits for the first captions; `visit.said` holds what the console said."""
+    """visit(query, width, height, first) opens the page and waits for the first captions; `visit.said` holds what
+    the console said.
+    """
     contexts = []
 
     def open_page(query: str = "", width: int = 1440, height: int = 900, first: bool = False, **more):

@@ -1,8 +1,10 @@
-"""PYTHONPATH=.:tests python tests/browser/measure.py: how long a visitor waits, on the real page with the embedded models.
+"""PYTHONPATH=.:tests python tests/browser/measure.py: how long a visitor waits, on the real page with the embedded
+models.
 
-Prints JSON: seconds from `python app.py` to a page that answers and to its first captions; from a click on an example to the first token
-and to the last caption, cold and warm; the share of that time in which no model was at work; and the weight of the page. On a machine
-with other work to do, seconds say little: the processor's time is counted too, of the server and of the models within it.
+Prints JSON: seconds from `python app.py` to a page that answers and to its first captions; from a click on an example
+to the first token and to the last caption, cold and warm; the share of that time in which no model was at work; and the
+weight of the page. On a machine with other work to do, seconds say little: the processor's time is counted too, of the
+server and of the models within it.
 """
 
 import json
@@ -33,7 +35,9 @@ END = object()
 
 
 class Meter:
-    """When models were at work, on whichever thread, and how much of the processor's time they took: one thread each, so it can be told."""
+    """When models were at work, on whichever thread, and how much of the processor's time they took: one thread
+    each, so it can be told.
+    """
 
     def __init__(self, studio: Studio):
         self.lock, self.inside, self.since, self.busy, self.worked = Lock(), 0, 0.0, 0.0, 0.0
@@ -72,7 +76,9 @@ def start_up(chromium) -> dict[str, float]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     began = time.perf_counter()
-    app = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    app = subprocess.Popen(
+        [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         while True:
             try:
@@ -89,7 +95,10 @@ def start_up(chromium) -> dict[str, float]:
         found["first caption"] = time.perf_counter() - began
         wait_for_all(view)
         found["all captions"] = time.perf_counter() - began
-        found["megabytes"] = view.evaluate("performance.getEntriesByType('resource').reduce((sum, r) => sum + r.transferSize, 0)") / 2**20
+        found["megabytes"] = (
+            view.evaluate("performance.getEntriesByType('resource').reduce((sum, r) => sum + r.transferSize, 0)")
+            / 2**20
+        )
         view.close()
         return found
     finally:

@@ -1,4 +1,6 @@
-"""PYTHONPATH=.:tests python tests/browser/screenshot.py OUT.webp [WIDTH] [HEIGHT]: the page once every card has its caption."""
+"""PYTHONPATH=.:tests python tests/browser/screenshot.py OUT.webp [WIDTH] [HEIGHT]: the page once every card has its
+caption.
+"""
 
 import sys
 from io import BytesIO

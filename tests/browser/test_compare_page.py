@@ -79,7 +79,9 @@ def test_a_sound_is_captioned_by_those_that_can(visit):
     page = visit()
     page.get_by_role("tab", name="Sound").click()
     wait_for_caption(page, "typist", "a sound at 2.0 of many")
-    page.wait_for_function("document.querySelector('#cl-card-counter .cl-message')?.innerText.includes('cannot caption')")
+    page.wait_for_function(
+        "document.querySelector('#cl-card-counter .cl-message')?.innerText.includes('cannot caption')"
+    )
 
 
 def test_stop_ends_a_run_within_a_second(visit):
@@ -103,7 +105,9 @@ def test_a_broken_file_is_told_of_in_one_sentence(visit, tmp_path):
     page.get_by_label("Remove Image").click()
     page.locator("#cl-picture input[type=file]").set_input_files(broken)
     page.get_by_text("This is not a picture or a sound that can be read").first.wait_for()
-    page.wait_for_selector("#cl-picture input[type=file]", state="attached")  # the file is gone, and there is room for another
+    page.wait_for_selector(
+        "#cl-picture input[type=file]", state="attached"
+    )  # the file is gone, and there is room for another
     page.wait_for_selector("#cl-picture img", state="detached")
     assert "Traceback" not in page.content()
 
@@ -215,12 +219,24 @@ def test_the_steps_of_a_denoised_caption_are_walked_by_keyboard(visit):
     card = page.locator("#cl-card-denoiser")
     assert card.locator(".heatmaplayer image, .heatmaplayer .hm").first.is_visible()
     slider = card.get_by_label("Step", exact=True)
-    states = "tokens => tokens.map(t => [...t.classList].find(c => ['cl-masked', 'cl-draft', 'cl-final'].includes(c)).slice(3))"
+    states = (
+        "tokens => tokens.map(t => "
+        "[...t.classList].find(c "
+        "=> ['cl-masked', 'cl-draft', "
+        "'cl-final'].includes(c)).slice(3))"
+    )
     assert card.locator(".cl-replay p .cl-token").evaluate_all(states) == ["final"] * 6
     slider.focus()
     slider.press("Home")
     assert card.locator(".cl-replay output").inner_text() == "1 of 4"
-    assert card.locator(".cl-replay p .cl-token").evaluate_all(states) == ["final", "final", "draft", "masked", "masked", "masked"]
+    assert card.locator(".cl-replay p .cl-token").evaluate_all(states) == [
+        "final",
+        "final",
+        "draft",
+        "masked",
+        "masked",
+        "masked",
+    ]
     assert "a grey cat masked" in slider.get_attribute("aria-valuetext")
     line, heat = card.locator(".cl-now").bounding_box(), card.locator(".heatmaplayer").bounding_box()
     assert heat["y"] <= line["y"] <= heat["y"] + heat["height"] / 4  # on the first of four rows
@@ -235,7 +251,9 @@ def test_dragging_the_guidance_slider_shows_what_was_decoded_ahead(visit):
     page.wait_for_timeout(3000)  # for the ladder, which waits until nobody is at work
     before = Typist.runs
     slider = page.get_by_label("range slider for Guidance scale γ")
-    slider.evaluate("s => { s.value = 4.5; s.dispatchEvent(new Event('input', {bubbles: true})); }")  # held, not released
+    slider.evaluate(
+        "s => { s.value = 4.5; s.dispatchEvent(new Event('input', {bubbles: true})); }"
+    )  # held, not released
     wait_for_caption(page, "typist", "a picture at 4.5 of many")
     assert Typist.runs == before
 
@@ -246,12 +264,21 @@ GRADIOS_OWN: set[str] = set()
 
 @pytest.mark.parametrize("tab", ["Compare", "Sound", "Sweep", "Batch", "Blind vote", "About"])
 def test_no_serious_accessibility_violation(visit, tab):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
     page = visit()
     page.wait_for_selector("#cl-card-typist .main-svg")
     page.get_by_role("tab", name=tab).click()
     page.wait_for_timeout(1000)
     found = [v for v in axe.run(page).response["violations"] if v["impact"] in ("serious", "critical")]
-    ours = [(v["id"], n["target"], n["html"][:150]) for v in found for n in v["nodes"] if "cl-" in n["html"] or ".cl-" in str(n["target"])]
-    assert {v["id"] for v in found} - {rule for rule, *_ in ours} <= GRADIOS_OWN, [(v["id"], v["nodes"][0]["html"][:150]) for v in found]
+    ours = [
+        (v["id"], n["target"], n["html"][:150])
+        for v in found
+        for n in v["nodes"]
+        if "cl-" in n["html"] or ".cl-" in str(n["target"])
+    ]
+    assert {v["id"] for v in found} - {rule for rule, *_ in ours} <= GRADIOS_OWN, [
+        (v["id"], v["nodes"][0]["html"][:150]) for v in found
+    ]
     assert ours == []

@@ -29,7 +29,9 @@ def study(tmp_path_factory):
     questions = 'title = "<i>Dogs</i>"\ncaptions = ["one.jsonl", "two.jsonl"]\ncheck_every = 4\n'
     (folder / "questions.toml").write_text(questions, encoding="utf-8")
     studio = Studio(lambda: Lab(fakes.profile()))
-    made = prepare_study(str(folder / "files"), str(folder / "questions.toml"), str(folder / "votes.sqlite"), "fake", studio)
+    made = prepare_study(
+        str(folder / "files"), str(folder / "questions.toml"), str(folder / "votes.sqlite"), "fake", studio
+    )
     page = build_study(made)
     options = launch_options() | STUDY_OPTIONS
     _, address, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **options)
@@ -137,7 +139,9 @@ def test_results_open_with_the_secret_and_not_without(go, study):
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_a_ballot_fits_its_screen_and_everybody_can_use_it(go, width, height):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
     page = go(width=width, height=height)
     page.get_by_role("button", name="Begin").click()
     page.locator(".cl-pair").wait_for()

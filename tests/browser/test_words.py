@@ -53,7 +53,9 @@ def test_maps_and_tour_keep_nobody_out(visit, dark):
     page = told(visit("?__theme=dark" if dark else "?__theme=light", first=True))
     page.click("#cl-card-typist details[data-key=typist-where] summary")
     page.wait_for_selector(".cl-tour")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
     assert [v["id"] for v in axe.run(page).response["violations"] if v["impact"] in ("serious", "critical")] == []
 
 

@@ -24,7 +24,19 @@ TEXTS = [
     ["a tall tree", "trees"],
 ]
 CONTRACT = {
-    *("clipscore", "ref_clipscore", "recall@1", "recall@5", "recall@10", "bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider"),
+    *(
+        "clipscore",
+        "ref_clipscore",
+        "recall@1",
+        "recall@5",
+        "recall@10",
+        "bleu-1",
+        "bleu-2",
+        "bleu-3",
+        "bleu-4",
+        "rouge-l",
+        "cider",
+    ),
     *("dist-1", "dist-2", "dist-3", "vocabulary", "words", "perplexity"),
 }
 
@@ -40,7 +52,9 @@ def pictures(tmp_path):
     lines = []
     for i, captions in enumerate(TEXTS):
         picture(tmp_path / f"images/{i}.png", i)
-        lines.append({"image": f"{i}.png", "captions": captions, "split": "dev" if i < 3 else "test", "photographer": "unknown"})
+        lines.append(
+            {"image": f"{i}.png", "captions": captions, "split": "dev" if i < 3 else "test", "photographer": "unknown"}
+        )
     write_lines(tmp_path / "captions.jsonl", lines)
     return tmp_path
 
@@ -50,7 +64,9 @@ def clips(tmp_path):
     (tmp_path / "audio").mkdir()
     for i in range(3):
         sound(tmp_path / f"audio/{i}.wav", i)
-    (tmp_path / "esc50.csv").write_text("filename,fold,category,esc10\n0.wav,1,dog,True\n1.wav,2,crying_baby,False\n2.wav,2,rain,True\n")
+    (tmp_path / "esc50.csv").write_text(
+        "filename,fold,category,esc10\n0.wav,1,dog,True\n1.wav,2,crying_baby,False\n2.wav,2,rain,True\n"
+    )
     return tmp_path
 
 
@@ -92,7 +108,8 @@ def test_a_bad_line_of_a_data_set_is_named(tmp_path, line, words):
 
 
 @pytest.mark.parametrize(
-    ("split", "limit", "words"), [("tset", None, "'tset': choose from dev, test"), (None, 0, "limit = 0 is not possible: give")]
+    ("split", "limit", "words"),
+    [("tset", None, "'tset': choose from dev, test"), (None, 0, "limit = 0 is not possible: give")],
 )
 def test_a_split_or_limit_that_leaves_nothing_is_refused(pictures, split, limit, words):
     with pytest.raises(CaptionLabError, match=words):
@@ -114,7 +131,9 @@ def test_the_report_keeps_the_contract(pictures):
     assert run["n"] == 4
     assert run["settings"]["guidance_scale"] == 1.0
     assert set(run["metrics"]) >= CONTRACT
-    assert all(set(m) == {"mean", "low", "high"} and m["low"] <= m["mean"] <= m["high"] for m in run["metrics"].values())
+    assert all(
+        set(m) == {"mean", "low", "high"} and m["low"] <= m["mean"] <= m["high"] for m in run["metrics"].values()
+    )
     assert [i["id"] for i in run["items"]] == ["0.png", "1.png", "2.png", "3.png"]
     for name in ("clipscore", "ref_clipscore", "rouge-l", "cider", "words", "perplexity", "recall@1", "bleu-4"):
         values = [item["scores"][name] for item in run["items"]]
@@ -184,7 +203,9 @@ def test_a_folder_of_pictures_and_sound_is_refused(pictures):
 
 def test_progress_ends_at_its_total(pictures):
     seen = []
-    evaluate_folder(profile(), pictures, ["echo", "shout"], batch_size=3, progress=lambda done, total: seen.append((done, total)))
+    evaluate_folder(
+        profile(), pictures, ["echo", "shout"], batch_size=3, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(0, 8), (6, 8), (8, 8)]
 
 
@@ -228,7 +249,9 @@ def test_given_captions_outside_the_split_are_counted(pictures):
 
 def test_given_captions_need_no_media_when_there_is_no_matcher(pictures):
     (pictures / "images/0.png").unlink()
-    file = write_lines(pictures / "given.jsonl", [{"id": "0.png", "caption": "a dog"}, {"id": "1.png", "caption": "a boat"}])
+    file = write_lines(
+        pictures / "given.jsonl", [{"id": "0.png", "caption": "a dog"}, {"id": "1.png", "caption": "a boat"}]
+    )
     run = evaluate_folder(profile(NoJudges()), pictures, captions_file=file)["runs"][0]
     assert (run["n"], run["failed"]) == (2, [])
 
@@ -251,7 +274,12 @@ def test_tables_hold_every_method_metric_and_caption(pictures, tmp_path):
     assert "http" not in page
     write_csv(report, tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert [(r["run"], r["id"]) for r in rows] == [("echo", "0.png"), ("echo", "2.png"), ("shout", "0.png"), ("shout", "2.png")]
+    assert [(r["run"], r["id"]) for r in rows] == [
+        ("echo", "0.png"),
+        ("echo", "2.png"),
+        ("shout", "0.png"),
+        ("shout", "2.png"),
+    ]
     assert float(rows[0]["clipscore"]) == report.runs[0].items[0].scores["clipscore"]
 
 
@@ -318,10 +346,14 @@ def test_objects_of_a_data_set_are_measured(pictures):
     assert read_dataset(pictures)[0].boxes == {"dog": ((0.1, 0.2, 0.3, 0.4),)}
     report = evaluate_folder(profile(), pictures, ["echo"])
     assert {"objects_named", "low"} <= {*report["runs"][0]["metrics"], *report["runs"][0]["metrics"]["objects_named"]}
-    assert report["people"]["metrics"]["objects_named"]["mean"] == pytest.approx(1 / 4)  # only the first picture's people say "dog"
+    assert report["people"]["metrics"]["objects_named"]["mean"] == pytest.approx(
+        1 / 4
+    )  # only the first picture's people say "dog"
 
 
-@pytest.mark.parametrize("wrong", [{"size": [0, 5]}, {"size": 5}, {"boxes": {"dog": [[1, 2]]}}, {"boxes": []}, {"objects": 3}])
+@pytest.mark.parametrize(
+    "wrong", [{"size": [0, 5]}, {"size": 5}, {"boxes": {"dog": [[1, 2]]}}, {"boxes": []}, {"objects": 3}]
+)
 def test_objects_boxes_and_sizes_of_another_shape_are_told(pictures, wrong):
     write_lines(pictures / "captions.jsonl", [{"image": "0.png", "captions": [], **wrong}])
     with pytest.raises(CaptionLabError, match="line 1 has objects, boxes or a size of another shape: write"):
@@ -338,7 +370,10 @@ def test_a_squeezed_picture_is_captioned_in_its_own_shape(pictures, monkeypatch)
 
     monkeypatch.setattr(Echo, "decode", watched)
     height, width = load_media(pictures / "images/0.png").data.shape[:2]
-    write_lines(pictures / "captions.jsonl", [{"image": "0.png", "captions": ["a"], "size": [4 * width, 2 * height]}, {"image": "1.png"}])
+    write_lines(
+        pictures / "captions.jsonl",
+        [{"image": "0.png", "captions": ["a"], "size": [4 * width, 2 * height]}, {"image": "1.png"}],
+    )
     evaluate_folder(profile(), pictures, ["echo"], people=False)
     assert shapes == [(height, 2 * width, 3), (height, width, 3)]
 
@@ -349,7 +384,9 @@ def test_people_stand_beside_the_methods_and_are_no_run(pictures):
     assert [run["method"] for run in report["runs"]] == ["echo"]
     assert [item["caption"] for item in people["items"]] == [texts[0] for texts in TEXTS]
     assert people["metrics"]["bleu-4"]["mean"] < 0.9  # not against themselves
-    assert "people" in text_table(from_json(Report, report)) and "first reference" in html_page(from_json(Report, report))
+    assert "people" in text_table(from_json(Report, report)) and "first reference" in html_page(
+        from_json(Report, report)
+    )
 
 
 def test_people_can_be_left_out(pictures):
@@ -387,7 +424,9 @@ def test_the_pointing_game_is_played_where_there_are_boxes(pictures, monkeypatch
     assert run["metrics"]["pointing"]["mean"] == pytest.approx(2 / 3)
     assert run["metrics"]["pointing_chance"]["mean"] == pytest.approx((0.15 + 0.25 + 1) / 3, abs=0.01)
     assert run["items"][3]["scores"]["pointing"] is None
-    (again,) = evaluate_folder(profile(), pictures, pointing=True, journal=journal)["runs"]  # from what the first one kept
+    (again,) = evaluate_folder(profile(), pictures, pointing=True, journal=journal)[
+        "runs"
+    ]  # from what the first one kept
     assert again["metrics"] == run["metrics"]
 
 

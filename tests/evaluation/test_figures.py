@@ -15,7 +15,11 @@ def run(cider: float, recall: float, **settings) -> RunReport:
     return RunReport("mc-diffusion", settings, 1, metrics, [ItemReport("0.png", f"caption {cider}", {"cider": cider})])
 
 
-GRID = [run(s / 10 + (g == "mcs"), -s, guidance=g, guidance_scale=s, seed=0) for s in (3.0, 1.0, 2.0) for g in ("cfg", "mcs")]
+GRID = [
+    run(s / 10 + (g == "mcs"), -s, guidance=g, guidance_scale=s, seed=0)
+    for s in (3.0, 1.0, 2.0)
+    for g in ("cfg", "mcs")
+]
 
 
 def test_the_control_with_the_most_values_is_the_axis_and_the_others_are_lines():
@@ -55,7 +59,9 @@ def test_a_sweep_of_one_picture_has_a_run_for_each_value_and_no_recall(tmp_path,
     monkeypatch.setattr("captioners.lab.load_profile", lambda *_: profile())
     picture(tmp_path / "one.png", 0)
     page = tmp_path / "out.html"
-    assert main(["sweep", str(tmp_path / "one.png"), "--method", "echo", "--over", "seed=0,1,2", "--html", str(page)]) == 0
+    assert (
+        main(["sweep", str(tmp_path / "one.png"), "--method", "echo", "--over", "seed=0,1,2", "--html", str(page)]) == 0
+    )
     assert "clipscore" in capsys.readouterr().out
     assert "sweep" in page.read_text()
     report = evaluate_folder(profile(), tmp_path / "one.png", ["echo"])

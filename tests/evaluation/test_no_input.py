@@ -9,7 +9,9 @@ from captioners.lab import Lab
 
 @pytest.fixture
 def setting(embedded, draw) -> Setting:
-    return Setting(Lab(embedded), [draw(0), draw(1)], ["a dog runs", "two people talk"], [draw(i) for i in range(2, 20)])
+    return Setting(
+        Lab(embedded), [draw(0), draw(1)], ["a dog runs", "two people talk"], [draw(i) for i in range(2, 20)]
+    )
 
 
 @torch.inference_mode()
@@ -17,7 +19,13 @@ def test_the_trained_null_cell_is_no_distance_from_itself_and_every_substitute_i
     first, *others = compare(setting, scales=(2.0,))
     assert first["kl"] == pytest.approx(0, abs=1e-5)
     assert first["scales"][2.0]["same"] == 1
-    assert {row["name"] for row in others} >= {"zeros", "mean token", "mean per position", "a shuffled picture", "mixture of 4"}
+    assert {row["name"] for row in others} >= {
+        "zeros",
+        "mean token",
+        "mean per position",
+        "a shuffled picture",
+        "mixture of 4",
+    }
     assert all(row["kl"] > 0 for row in others)
     assert "| zeros | " in table([first, *others])
 

@@ -29,7 +29,9 @@ def test_two_workers_one_of_them_killed_give_the_same_numbers(tmp_path, draw, em
             os.kill(engine.pids[0], signal.SIGKILL)
 
     report = evaluate_folder(embedded, tmp_path, ["cfg"], batch_size=2, engine=engine, progress=kill_one)
-    plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2)  # a new one: it has seen none of the pictures
+    plain = evaluate_folder(
+        load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2
+    )  # a new one: it has seen none of the pictures
     assert killed
     assert len({*engine.pids}) == 2
     for run in (*report["runs"], *plain["runs"]):
@@ -53,5 +55,9 @@ def test_an_impossible_number_of_workers_is_refused():
 def test_workers_find_relative_paths_from_where_they_were_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     engine = RayEngine("hub", "cpu", "models.toml", ["mine", str(tmp_path / "yours")], "features")
-    assert engine.recipe[2:] == (f"{tmp_path}/models.toml", (f"{tmp_path}/mine", f"{tmp_path}/yours"), f"{tmp_path}/features")
+    assert engine.recipe[2:] == (
+        f"{tmp_path}/models.toml",
+        (f"{tmp_path}/mine", f"{tmp_path}/yours"),
+        f"{tmp_path}/features",
+    )
     assert RayEngine("embedded", "cpu").recipe[2:] == (None, (), None)

@@ -1,4 +1,6 @@
-"""An evaluation that was killed goes on and ends with the numbers of one that was not; features on disk change no number."""
+"""An evaluation that was killed goes on and ends with the numbers of one that was not; features on disk change no
+number.
+"""
 
 import json
 import os
@@ -63,7 +65,11 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_report(pictures, monkeypatc
     Echo.batches.clear()
     seen = []
     resumed = evaluate_folder(
-        profile(), pictures, batch_size=3, journal=pictures / "out.journal", progress=lambda done, total: seen.append((done, total))
+        profile(),
+        pictures,
+        batch_size=3,
+        journal=pictures / "out.journal",
+        progress=lambda done, total: seen.append((done, total)),
     )
     assert timeless(resumed) == timeless(plain)
     assert [f["id"] for f in resumed["runs"][0]["failed"]] == ["4.png"]
@@ -92,7 +98,9 @@ def test_a_journal_of_another_run_is_refused(pictures, monkeypatch):
     with pytest.raises(CaptionLabError, match="other items or settings"):
         evaluate_folder(profile(), pictures, limit=5, journal=pictures / "out.journal")
     with pytest.raises(CaptionLabError, match="other items or settings"):
-        evaluate_folder(profile(), pictures, settings={"echo": [Echo.spec.settings(seed=3)]}, journal=pictures / "out.journal")
+        evaluate_folder(
+            profile(), pictures, settings={"echo": [Echo.spec.settings(seed=3)]}, journal=pictures / "out.journal"
+        )
 
 
 def test_weights_that_changed_since_the_kill_are_refused(pictures, monkeypatch):
@@ -116,9 +124,22 @@ def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw,
     (tmp_path / "captions.jsonl").write_text("\n".join(lines))
 
     out, journal = tmp_path / "killed.json", tmp_path / "killed.json.journal"
-    options = ["--method", "cfg", "--batch", "1", "--device", "cpu", "--features", str(tmp_path / "features"), "--json", str(out)]
+    options = [
+        "--method",
+        "cfg",
+        "--batch",
+        "1",
+        "--device",
+        "cpu",
+        "--features",
+        str(tmp_path / "features"),
+        "--json",
+        str(out),
+    ]
     command = ["evaluate", str(tmp_path), *options]
-    with subprocess.Popen([sys.executable, "-m", "captioners", *command], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "captioners", *command], cwd=ROOT, stderr=subprocess.DEVNULL
+    ) as process:
         until = time.monotonic() + 120
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 2) and time.monotonic() < until:
             time.sleep(0.01)
@@ -128,6 +149,8 @@ def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw,
     assert main(command) == 0
     assert "Going on with" in capsys.readouterr().err
     assert not journal.exists()
-    plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1)  # a new one: it has seen none of the pictures
+    plain = evaluate_folder(
+        load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1
+    )  # a new one: it has seen none of the pictures
     assert timeless(json.loads(out.read_text())) == timeless(json.loads(json.dumps(plain)))
     assert len(list((tmp_path / "features").rglob("*.npy"))) == 12

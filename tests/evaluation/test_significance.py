@@ -26,19 +26,25 @@ def write(path, *runs) -> str:
 
 
 def test_wilcoxons_statistic_is_that_of_his_own_example():
-    """Darwin's fifteen pairs of maize plants (eighths of an inch), as worked in the textbooks: W− = 24 of 120; exact p = 0.0413."""
+    """Darwin's fifteen pairs of maize plants (eighths of an inch), as worked in the textbooks: W− = 24 of 120; exact
+    p = 0.0413.
+    """
     darwin = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], dtype=float)
     ranks = signed_ranks(darwin)
     assert ranks[ranks < 0].sum() == -24
     assert abs(ranks).sum() == 120
     assert sign_flip(ranks, flips=100_000) == pytest.approx(0.0413, abs=5e-4)
-    assert sign_flip(darwin, flips=100_000) == pytest.approx(0.0529, abs=5e-4)  # Fisher, 1935: 1726 of 32768 arrangements
+    assert sign_flip(darwin, flips=100_000) == pytest.approx(
+        0.0529, abs=5e-4
+    )  # Fisher, 1935: 1726 of 32768 arrangements
     assert sign_test(13, 2) == pytest.approx(0.0074, abs=5e-5)
 
 
 def test_few_values_are_flipped_in_every_way():
     values = np.array([0.3, -0.1, 0.4, 0.25])
-    sums = [abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in itertools.product((1, -1), repeat=4)]
+    sums = [
+        abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in itertools.product((1, -1), repeat=4)
+    ]
     assert sign_flip(values) == np.mean([s >= abs(values.sum()) - 1e-12 for s in sums])
 
 
@@ -114,7 +120,8 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(None, "cannot be read"), ("[]", "is not the report"), ('{"runs": [{}]}', "is not the report")]
+    ("content", "words"),
+    [(None, "cannot be read"), ("[]", "is not the report"), ('{"runs": [{}]}', "is not the report")],
 )
 def test_a_file_that_is_no_report_ends_with_2(tmp_path, capsys, content, words):
     path = tmp_path / "x.json"

@@ -66,7 +66,10 @@ def test_what_is_neither_is_told_all_accepted_formats():
 
 def test_a_playlist_cannot_make_the_decoder_open_other_files(tmp_path):
     (tmp_path / "secret.wav").write_bytes(files.sound("WAV"))
-    playlists = (f"#EXTM3U\n#EXTINF:1,\nfile://{tmp_path}/secret.wav\n", f"ffconcat version 1.0\nfile {tmp_path}/secret.wav\n")
+    playlists = (
+        f"#EXTM3U\n#EXTINF:1,\nfile://{tmp_path}/secret.wav\n",
+        f"ffconcat version 1.0\nfile {tmp_path}/secret.wav\n",
+    )
     for playlist in playlists:
         assert "not a picture or a sound" in refusal(playlist.encode())
 
@@ -119,7 +122,14 @@ def test_an_unknown_kind_is_refused():
 
 
 def test_importing_the_package_does_not_import_torch():
-    code = "import sys, captioners.media; sys.exit(any(m in sys.modules for m in ('torch', 'torchaudio', 'av', 'soundfile')))"
+    code = (
+        "import sys, captioners.media; "
+        "sys.exit(any(m "
+        "in sys.modules "
+        "for m in ('torch', 'torchaudio', "
+        "'av', "
+        "'soundfile')))"
+    )
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
 
@@ -150,13 +160,19 @@ def test_a_jpeg_of_very_many_scans_is_decoded_where_time_is_limited(monkeypatch)
 
 HOSTILE = {
     "png of 3600 megapixels": lambda: files.png_of_size(60_000, 60_000),
-    "png with a text of 300 MB": lambda: files.png_with(files.png_chunk(b"zTXt", b"a\0\0" + files.deflated_zeros(300 << 20))),
-    "png with a colour profile of 300 MB": lambda: files.png_with(files.png_chunk(b"iCCP", b"a\0\0" + files.deflated_zeros(300 << 20))),
+    "png with a text of 300 MB": lambda: files.png_with(
+        files.png_chunk(b"zTXt", b"a\0\0" + files.deflated_zeros(300 << 20))
+    ),
+    "png with a colour profile of 300 MB": lambda: files.png_with(
+        files.png_chunk(b"iCCP", b"a\0\0" + files.deflated_zeros(300 << 20))
+    ),
     "gif of 4295 megapixels": lambda: b"GIF89a" + b"\xff" * 4 + files.picture("GIF")[10:],
     "tiff of 3600 megapixels": lambda: files.tiff(60_000, 60_000, 16, files.deflated_zeros(1 << 20)),
     "tiff with a hidden tile of 1.4 GB": lambda: files.tiff(16, 16, 19_200, files.deflated_zeros(1406 << 20)),
     "webp of 268 megapixels": lambda: b"RIFF\x1e\0\0\0WEBPVP8X\x0a\0\0\0\x10\0\0\0\xff\x3f\0\xff\x3f\0",
-    "bmp of 3600 megapixels": lambda: files.picture("BMP")[:18] + (60_000).to_bytes(4, "little") * 2 + files.picture("BMP")[26:],
+    "bmp of 3600 megapixels": lambda: (
+        files.picture("BMP")[:18] + (60_000).to_bytes(4, "little") * 2 + files.picture("BMP")[26:]
+    ),
     "avif of 400 megapixels": lambda: files.with_declared_size(files.picture("AVIF"), 20_000, 20_000),
     "heic of 400 megapixels": lambda: files.with_declared_size(files.picture("HEIF"), 20_000, 20_000),
     "wav that promises 4 GB": lambda: files.wav(np.zeros(100), 16_000)[:40] + b"\xff" * 4 + b"\0" * 99,
@@ -166,7 +182,9 @@ HOSTILE = {
 }
 ALLOWED = {
     "largest png": lambda: files.picture("PNG", Image.new("RGBA", (7_070, 7_070), (9, 9, 9, 99)), compress_level=1),
-    "flac of sixteen minutes of nothing": lambda: files.wav(np.zeros(16 * 60 * 48_000, np.int16), 48_000, "PCM_16", "FLAC"),
+    "flac of sixteen minutes of nothing": lambda: files.wav(
+        np.zeros(16 * 60 * 48_000, np.int16), 48_000, "PCM_16", "FLAC"
+    ),
 }
 
 # Memory of this process (VmHWM: ru_maxrss would begin at the size of its parent) or of its child, whichever decoded

@@ -24,12 +24,18 @@ from captioners.types import Media
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, about every damaged tag
 FORMATS = (*files.PICTURES, *files.SOUNDS)
-NUMBERS = (arrays.integer_dtypes(endianness="?"), arrays.unsigned_integer_dtypes(endianness="?"), arrays.floating_dtypes(endianness="?"))
+NUMBERS = (
+    arrays.integer_dtypes(endianness="?"),
+    arrays.unsigned_integer_dtypes(endianness="?"),
+    arrays.floating_dtypes(endianness="?"),
+)
 
 
 def examples(count: int):
     """So many examples, without a clock: machines differ."""
-    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+    return settings(
+        max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True
+    )
 
 
 def check(media: Media) -> None:
@@ -84,7 +90,9 @@ def original(format: str) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """`data` with bytes changed (most of them near the start, where headers are), a piece lost or repeated, or the end cut."""
+    """`data` with bytes changed (most of them near the start, where headers are), a piece lost or repeated, or the
+    end cut.
+    """
     broken = bytearray(data)
     reach = draw(st.sampled_from([64, 512, len(data)]))
     position = st.integers(0, min(reach, len(data)) - 1)
@@ -108,7 +116,14 @@ def fuzz_files(format: str, count: int) -> None:
 
 
 def fuzz_bytes(count: int) -> None:
-    starts = [b"", *(original(format)[:16] for format in FORMATS), b"ID3\x04\0\0\0\0\0\x04", b"\xff\xfb", b"\xff\xf1", b"<svg"]
+    starts = [
+        b"",
+        *(original(format)[:16] for format in FORMATS),
+        b"ID3\x04\0\0\0\0\0\x04",
+        b"\xff\xfb",
+        b"\xff\xf1",
+        b"<svg",
+    ]
 
     @examples(count)
     @given(st.sampled_from(starts), st.binary(max_size=400))
@@ -120,8 +135,12 @@ def fuzz_bytes(count: int) -> None:
 
 def fuzz_arrays(count: int) -> None:
     side = st.integers(0, 9)
-    shapes = st.one_of(st.tuples(side, side), st.tuples(side, side, st.sampled_from([1, 3, 4])), st.lists(side, max_size=4).map(tuple))
-    kinds = st.one_of(*NUMBERS, arrays.boolean_dtypes(), arrays.complex_number_dtypes(), arrays.unicode_string_dtypes(max_len=3))
+    shapes = st.one_of(
+        st.tuples(side, side), st.tuples(side, side, st.sampled_from([1, 3, 4])), st.lists(side, max_size=4).map(tuple)
+    )
+    kinds = st.one_of(
+        *NUMBERS, arrays.boolean_dtypes(), arrays.complex_number_dtypes(), arrays.unicode_string_dtypes(max_len=3)
+    )
 
     @examples(count)
     @given(kinds.flatmap(lambda kind: arrays.arrays(kind, shapes)))
@@ -132,7 +151,14 @@ def fuzz_arrays(count: int) -> None:
 
 
 def fuzz_samples(count: int) -> None:
-    rates = st.one_of(st.integers(900, 200_000), st.sampled_from([8_000, 16_000, 48_000]), st.integers(), st.floats(), st.text(), st.none())
+    rates = st.one_of(
+        st.integers(900, 200_000),
+        st.sampled_from([8_000, 16_000, 48_000]),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.none(),
+    )
     shapes = st.one_of(st.integers(0, 9_000), st.tuples(st.integers(0, 9_000), st.integers(0, 70)))
 
     @examples(count)

@@ -100,7 +100,9 @@ def test_sixteen_bits_are_scaled_not_clipped(format):
 
 def test_sixteen_bits_of_either_byte_order_are_the_same():
     deep = np.array([[0, 32768, 60]], ">u2")
-    assert load_media(deep).data[0, :, 0].tolist() == load_media(deep.astype("<u2")).data[0, :, 0].tolist() == [0, 128, 0]
+    assert (
+        load_media(deep).data[0, :, 0].tolist() == load_media(deep.astype("<u2")).data[0, :, 0].tolist() == [0, 128, 0]
+    )
 
 
 def test_the_transparent_value_of_a_sixteen_bit_png_is_white():

@@ -155,7 +155,18 @@ def test_absurd_rates_are_refused(rate):
 
 @pytest.mark.parametrize(
     "samples",
-    [np.zeros(0), np.zeros((0, 2)), np.zeros((100, 0)), np.zeros((2, 16_000)), np.zeros((4, 4, 4)), [], "noise", [1j], [[1], [1, 2]], None],
+    [
+        np.zeros(0),
+        np.zeros((0, 2)),
+        np.zeros((100, 0)),
+        np.zeros((2, 16_000)),
+        np.zeros((4, 4, 4)),
+        [],
+        "noise",
+        [1j],
+        [[1], [1, 2]],
+        None,
+    ],
 )
 def test_arrays_that_are_no_sound_are_refused(samples):
     refusal((16_000, samples))
@@ -185,7 +196,9 @@ def test_a_cut_sound_is_refused_or_shorter(format):
         assert "again" in str(error)
 
 
-@pytest.mark.parametrize(("rate", "kept"), [(8_000, None), (16_000, None), (44_100, 44_100), (48_000, 48_000), (96_000, 48_000)])
+@pytest.mark.parametrize(
+    ("rate", "kept"), [(8_000, None), (16_000, None), (44_100, 44_100), (48_000, 48_000), (96_000, 48_000)]
+)
 def test_tones_above_eight_kilohertz_are_kept_beside_the_samples(rate, kept):
     time = np.arange(rate) / rate
     tone = 3 * np.sin(2 * np.pi * min(12_000, rate / 3) * time).astype(np.float32)

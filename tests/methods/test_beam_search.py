@@ -110,7 +110,9 @@ def method(embedded) -> ClassifierFree:
 
 
 class GuidedModel(PreTrainedModel, GenerationMixin):
-    """Method 1 as transformers sees a model: guided log-probabilities, the whole beginning read again for every token."""
+    """Method 1 as transformers sees a model: guided log-probabilities, the whole beginning read again for every
+    token.
+    """
 
     config_class = PretrainedConfig
     main_input_name = "input_ids"
@@ -127,7 +129,9 @@ class GuidedModel(PreTrainedModel, GenerationMixin):
 
     def forward(self, input_ids, return_dict=True):
         rows, tokenizer = torch.zeros(len(input_ids), dtype=torch.long), self.models.tokenizer
-        cond, uncond = (self.net(input_ids, c)[0][:, -1].log_softmax(-1) for c in (self.seen[rows], self.seen[rows].removed()))
+        cond, uncond = (
+            self.net(input_ids, c)[0][:, -1].log_softmax(-1) for c in (self.seen[rows], self.seen[rows].removed())
+        )
         scores, weight = guidance.cfg(cond, uncond, self.settings["guidance_scale"]), self.settings["lm_weight"]
         if weight:
             scores = scores + weight * self.models.language_model()(input_ids)[0][:, -1].log_softmax(-1)
@@ -141,7 +145,9 @@ def media(request):
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("values", [{"guidance_scale": 1}, {"guidance_scale": 2}, {"guidance_scale": 2, "lm_weight": 0.4}], ids=str)
+@pytest.mark.parametrize(
+    "values", [{"guidance_scale": 1}, {"guidance_scale": 2}, {"guidance_scale": 2, "lm_weight": 0.4}], ids=str
+)
 @pytest.mark.parametrize("beams", [2, 5])
 def test_guided_captions_are_those_of_transformers(method, media, values, beams):
     settings = method.spec.settings(decoding="beam", num_beams=beams, num_candidates=beams, max_tokens=7, **values)
@@ -160,7 +166,9 @@ def test_one_caption_is_the_best_of_the_search(method, media):
     settings = method.spec.settings(decoding="beam", num_beams=4, max_tokens=7)
     result = method.caption(media, settings)
     tokenizer = method.models.tokenizer
-    (best, *_), _ = beams_of_transformers(GuidedModel(method, media, settings), method.models.start_token(media.kind), tokenizer.eos, 4, 7)
+    (best, *_), _ = beams_of_transformers(
+        GuidedModel(method, media, settings), method.models.start_token(media.kind), tokenizer.eos, 4, 7
+    )
     assert result.caption == tokenizer.decode(best)
     assert len(result.candidates) == 1
 
@@ -187,7 +195,9 @@ def _mean(result) -> float:
 def test_a_caption_s_trace_is_its_own_from_the_first_token_on(cfg, picture):
     """Beams change places: each column of the trace is what a single pass over the finished caption gives."""
     for scale in (1, 2):
-        settings = cfg.spec.settings(decoding="beam", num_beams=4, num_candidates=3, guidance_scale=scale, lm_weight=0.3, max_tokens=9)
+        settings = cfg.spec.settings(
+            decoding="beam", num_beams=4, num_candidates=3, guidance_scale=scale, lm_weight=0.3, max_tokens=9
+        )
         result = cfg.caption(picture, settings)
         same = {entry.position: entry.token for entry in result.trace if entry.token.strip()}
         again = cfg.caption(picture, cfg.spec.settings(guidance_scale=scale, lm_weight=0.3, max_tokens=9, forced=same))
@@ -246,7 +256,10 @@ def test_more_candidates_than_beams_widen_the_search(method, picture):
 
 def test_decoding_says_outright_what_the_temperature_said_before(method, picture):
     def said(**values):
-        return [c.caption for c in method.caption(picture, method.spec.settings(max_tokens=6, num_candidates=2, **values)).candidates]
+        return [
+            c.caption
+            for c in method.caption(picture, method.spec.settings(max_tokens=6, num_candidates=2, **values)).candidates
+        ]
 
     assert said() == said(decoding="greedy") == said(decoding="greedy", temperature=2)
     assert said(temperature=1.5) == said(decoding="sample", temperature=1.5)

@@ -71,7 +71,9 @@ def teacher_forced(cfg, media, result: Result) -> dict[str, torch.Tensor]:
         prompt = [t for c in captions for t in (start, *tokenizer.encode(c), tokenizer.eos)]
         found["lm"] = lm(torch.tensor([[*prompt, start, *tokens[:-1]]]))[0][0, len(prompt) :].log_softmax(-1)
     if settings["alpha"] is None and settings["beta"] is None:
-        scores = scale * (found["cond"] - found["uncond"]) + found["uncond"]  # as transformers' logits processor writes it
+        scores = (
+            scale * (found["cond"] - found["uncond"]) + found["uncond"]
+        )  # as transformers' logits processor writes it
     else:
         scores = settings["alpha"] * found["cond"] - settings["beta"] * found["uncond"]
     scores = scores + weight * found["lm"] if weight else scores
@@ -101,7 +103,9 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("values", SETTINGS, ids=lambda v: " ".join(f"{k}={x}" for k, x in v.items() if k != "lm_prompt"))
+@pytest.mark.parametrize(
+    "values", SETTINGS, ids=lambda v: " ".join(f"{k}={x}" for k, x in v.items() if k != "lm_prompt")
+)
 def test_the_trace_is_what_the_distributions_say(cfg, media, values):
     """Without an LM `guided` is classifier-free guidance exactly; the greedy choice is its best token."""
     result = cfg.caption(media, cfg.spec.settings(max_tokens=6, **values))
@@ -132,7 +136,9 @@ def test_the_prompt_is_what_the_language_model_reads(cfg, picture):
 def test_a_prompt_too_long_for_the_language_model_loses_its_first_captions(cfg, picture, monkeypatch):
     lm, seen = cfg.models.language_model(), []
     forward = lm.forward
-    monkeypatch.setattr(lm, "forward", lambda ids, past, mask: seen.append(mask.sum(1).max().item()) or forward(ids, past, mask))
+    monkeypatch.setattr(
+        lm, "forward", lambda ids, past, mask: seen.append(mask.sum(1).max().item()) or forward(ids, past, mask)
+    )
     cfg.caption(picture, cfg.spec.settings(lm_weight=0.5, lm_prompt=" | ".join([PROMPT] * 20), no_repeat=1))
     assert seen[0] > 20
     assert max(seen) <= lm.config.context
@@ -164,7 +170,10 @@ def test_with_guidance_both_branches_of_all_candidates_share_a_batch(cfg, pictur
 
 def test_rows_that_have_ended_leave_the_batch(cfg, picture, sound, decoder_calls):
     lengths = (2, 5, 3)
-    values = [cfg.spec.settings(guidance_scale=2, lm_weight=0.3, max_tokens=n, forced=dict.fromkeys(range(n), " dog")) for n in lengths]
+    values = [
+        cfg.spec.settings(guidance_scale=2, lm_weight=0.3, max_tokens=n, forced=dict.fromkeys(range(n), " dog"))
+        for n in lengths
+    ]
     results = cfg.caption_batch([picture, sound, sound], values)
     assert decoder_calls == [(6, 1), (6, 1), (4, 1), (2, 1), (2, 1)]
     assert [len(r.trace) for r in results] == [2, 5, 3]
@@ -176,7 +185,9 @@ def test_without_a_trace_the_caption_is_the_same(cfg, picture, sound, scale):
     traced, untraced = (cfg.caption_batch([picture, sound], [s, s]) for s in (settings, settings.untraced()))
     assert [r.trace for r in untraced] == [[], []]
     assert [[c.caption for c in r.candidates] for r in traced] == [[c.caption for c in r.candidates] for r in untraced]
-    assert [r.candidates[0].logprob for r in traced] == pytest.approx([r.candidates[0].logprob for r in untraced], abs=1e-4)
+    assert [r.candidates[0].logprob for r in traced] == pytest.approx(
+        [r.candidates[0].logprob for r in untraced], abs=1e-4
+    )
     assert all(r.trace for r in traced)
 
 
@@ -217,7 +228,9 @@ def test_an_empty_batch_is_no_work(cfg):
     assert cfg.caption_batch([], []) == []
 
 
-@pytest.mark.parametrize("values", [{"guidance_scale": 1}, {"guidance_scale": 2, "lm_weight": 0.2, "num_candidates": 2}])
+@pytest.mark.parametrize(
+    "values", [{"guidance_scale": 1}, {"guidance_scale": 2, "lm_weight": 0.2, "num_candidates": 2}]
+)
 def test_a_stream_ends_with_what_caption_gives(cfg, media, values):
     settings = cfg.spec.settings(max_tokens=6, **values)
     *steps, last = cfg.stream(media, settings)
@@ -263,7 +276,9 @@ def test_candidates_are_ranked_by_the_ranker(cfg, media):
     ranker = cfg.models.ranker(media.kind)
     scores = (ranker.embed_text([c.caption for c in result.candidates]) @ ranker.embed_media([media])[0]).tolist()
     assert [c.score for c in result.candidates] == pytest.approx(scores, abs=1e-4)
-    assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-6)  # the same words in another row differ by a last bit
+    assert scores == pytest.approx(
+        sorted(scores, reverse=True), abs=1e-6
+    )  # the same words in another row differ by a last bit
     assert result.caption == result.candidates[0].caption
     assert cfg.models.tokenizer.decode(tokens_of(result, cfg.models.tokenizer)) == result.caption
     assert result.candidates[0].logprob == pytest.approx(sum(entry.guided for entry in result.trace), abs=1e-3)
@@ -282,7 +297,9 @@ def test_the_greedy_caption_is_one_of_the_candidates(cfg, media):
 
 @pytest.mark.parametrize("most", [1, 2, 13, 40])
 def test_a_caption_ends_within_max_tokens(cfg, media, most):
-    results = cfg.caption_batch([media] * 3, [cfg.spec.settings(max_tokens=most, guidance_scale=scale) for scale in (0, 1, 5)])
+    results = cfg.caption_batch(
+        [media] * 3, [cfg.spec.settings(max_tokens=most, guidance_scale=scale) for scale in (0, 1, 5)]
+    )
     assert all(1 <= len(r.trace) <= most for r in results)
 
 
@@ -313,7 +330,9 @@ def sound_result(result: Result, settings) -> None:
 
 def test_every_control_works_at_both_ends_of_its_range(cfg, media):
     """A batch is as long as its longest row, so the longest captions go apart."""
-    settings = [cfg.spec.settings(**({"max_tokens": 5} | {c.name: value})) for c in cfg.spec.controls for value in ends(c)]
+    settings = [
+        cfg.spec.settings(**({"max_tokens": 5} | {c.name: value})) for c in cfg.spec.controls for value in ends(c)
+    ]
     for some in ([s for s in settings if s["max_tokens"] <= 5], [s for s in settings if s["max_tokens"] > 5]):
         for result, values in zip(cfg.caption_batch([media] * len(some), some), some, strict=True):
             sound_result(result, values)
@@ -322,7 +341,9 @@ def test_every_control_works_at_both_ends_of_its_range(cfg, media):
 @pytest.mark.slow
 def test_every_combination_of_the_controls_ends_works(cfg, media):
     controls = [c for c in cfg.spec.controls if c.name not in ("seed", "decoding", "num_beams")]
-    grid = [dict(zip([c.name for c in controls], values, strict=True)) for values in itertools.product(*map(ends, controls))]
+    grid = [
+        dict(zip([c.name for c in controls], values, strict=True)) for values in itertools.product(*map(ends, controls))
+    ]
     for start in range(0, len(grid), 8):
         settings = [cfg.spec.settings(**values) for values in grid[start : start + 8]]
         for result, values in zip(cfg.caption_batch([media] * len(settings), settings), settings, strict=True):
@@ -333,12 +354,16 @@ def test_no_special_token_is_ever_said_or_offered(cfg, media):
     result = cfg.caption(media, cfg.spec.settings(temperature=2, num_candidates=16, max_tokens=12))
     sound_result(result, cfg.spec.settings(temperature=2, num_candidates=16, max_tokens=12))
     for entry in result.trace:
-        offered = {a.token for a in entry.alternatives["guided"]} & {t for t in cfg.models.tokenizer.tokenizer.get_vocab() if t[0] == "<"}
+        offered = {a.token for a in entry.alternatives["guided"]} & {
+            t for t in cfg.models.tokenizer.tokenizer.get_vocab() if t[0] == "<"
+        }
         assert offered <= ({"<eos>"} if entry.position else set())
 
 
 def test_no_run_of_tokens_occurs_twice_when_that_is_forbidden(cfg, media):
-    settings = [cfg.spec.settings(guidance_scale=scale, no_repeat=size, max_tokens=20) for scale in (1, 5) for size in (1, 2, 3)]
+    settings = [
+        cfg.spec.settings(guidance_scale=scale, no_repeat=size, max_tokens=20) for scale in (1, 5) for size in (1, 2, 3)
+    ]
     for result, values in zip(cfg.caption_batch([media] * len(settings), settings), settings, strict=True):
         tokens, size = [entry.token for entry in result.trace], values["no_repeat"]
         runs = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
@@ -358,7 +383,9 @@ def test_a_repeat_is_impossible_only_from_the_chosen_length_on(cfg, picture, siz
 def test_a_caption_forked_at_a_word_keeps_what_stands_before(cfg, media):
     settings = cfg.spec.settings(max_tokens=8, forced={0: " a", 1: " black"})
     before = cfg.caption(media, settings)
-    other = next(a.token for a in before.trace[2].alternatives["guided"] if a.token not in (before.trace[2].token, " ", "<eos>"))
+    other = next(
+        a.token for a in before.trace[2].alternatives["guided"] if a.token not in (before.trace[2].token, " ", "<eos>")
+    )
     after = cfg.caption(media, settings.replace(forced={0: " a", 1: " black", 2: other}))
     assert [entry.token for entry in after.trace[:3]] == [" a", " black", other]
     assert after.caption.startswith("a black")

@@ -1,4 +1,6 @@
-"""Method 2: the cache moves, the weights do not, and with nothing to pull at it the language model says what it would have said."""
+"""Method 2: the cache moves, the weights do not, and with nothing to pull at it the language model says what it
+would have said.
+"""
 
 import gc
 import itertools
@@ -68,10 +70,14 @@ def test_unguided_is_the_same_run_without_the_classifier(method, sound):
     assert method.caption(sound, settings.replace(guidance_scale=1)).trace[0].steps == []
 
 
-@pytest.mark.parametrize(("guide", "asked"), [("auto", "audio"), ("audibility", "audio"), ("visibility", "image"), ("none", "audio")])
+@pytest.mark.parametrize(
+    ("guide", "asked"), [("auto", "audio"), ("audibility", "audio"), ("visibility", "image"), ("none", "audio")]
+)
 def test_the_guide_can_be_that_of_the_other_modality(method, sound, monkeypatch, guide, asked):
     classifier, questions = type(method.models).classifier, []
-    monkeypatch.setattr(type(method.models), "classifier", lambda self, kind: questions.append(kind) or classifier(self, kind))
+    monkeypatch.setattr(
+        type(method.models), "classifier", lambda self, kind: questions.append(kind) or classifier(self, kind)
+    )
     result = method.caption(sound, quick(method, guide=guide, max_tokens=2))
     assert set(questions) == {asked}
     assert {"audio": "audibility", "image": "visibility"}[asked] in result.weights
@@ -93,7 +99,9 @@ def test_a_picture_s_card_has_the_guide_s_word_and_a_sound_s_the_judge_s(method,
         float(method.models.classifier("image").probability([seen.caption])[0]), abs=1e-5
     )
     assert "the guide itself" in seen.scores["visibility"].encoder and "audibility" not in seen.scores
-    assert heard.scores["audibility"].value == pytest.approx(float(embedded.judges.audibility().probability([heard.caption])[0]), abs=1e-5)
+    assert heard.scores["audibility"].value == pytest.approx(
+        float(embedded.judges.audibility().probability([heard.caption])[0]), abs=1e-5
+    )
     assert "visibility" not in heard.scores and set(method.spec.card_scores) == {"audibility", "visibility"}
 
 
@@ -164,7 +172,10 @@ def test_a_batch_equals_single_runs(method, picture, sound):
     together = method.caption_batch(media, settings)
     for result, m, s in zip(together, media, settings, strict=True):
         alone = method.caption(m, s)
-        assert (result.caption, [c.caption for c in result.candidates]) == (alone.caption, [c.caption for c in alone.candidates])
+        assert (result.caption, [c.caption for c in result.candidates]) == (
+            alone.caption,
+            [c.caption for c in alone.candidates],
+        )
 
 
 def test_the_last_step_of_a_stream_is_the_result(method, sound):
@@ -179,7 +190,9 @@ def test_the_prompt_begins_the_caption_and_may_be_longer_than_the_model(method, 
 
 
 def test_pictures_and_sounds_may_have_prompts_of_their_own(method, picture, sound):
-    seen, heard = method.caption_batch([picture, sound], [quick(method, prompt="a photo of | the sound of", max_tokens=2)] * 2)
+    seen, heard = method.caption_batch(
+        [picture, sound], [quick(method, prompt="a photo of | the sound of", max_tokens=2)] * 2
+    )
     assert seen.caption.startswith("a photo of") and heard.caption.startswith("the sound of")
 
 
@@ -189,7 +202,12 @@ def test_forced_tokens_stand_where_they_were_put(method, picture):
 
 
 def test_a_guided_caption_says_no_pair_of_tokens_twice(method, picture):
-    tokens = [t.token for t in method.caption(picture, quick(method, max_tokens=16, num_steps=1, guidance_scale=5, fluency_weight=0)).trace]
+    tokens = [
+        t.token
+        for t in method.caption(
+            picture, quick(method, max_tokens=16, num_steps=1, guidance_scale=5, fluency_weight=0)
+        ).trace
+    ]
     pairs = list(itertools.pairwise(tokens))
     assert len(set(pairs)) == len(pairs)
 
@@ -224,7 +242,10 @@ def test_a_classifier_that_talks_nonsense_breaks_nothing(method, sound, monkeypa
     ids=str,
 )
 def test_every_control_works_at_both_ends(method, picture, values):
-    limits = {"num_candidates": min(values.get("num_candidates", 1), 3), "max_tokens": min(values.get("max_tokens", 2), 3)}
+    limits = {
+        "num_candidates": min(values.get("num_candidates", 1), 3),
+        "max_tokens": min(values.get("max_tokens", 2), 3),
+    }
     result = method.caption(picture, quick(method, **{**values, **limits}))
     assert result.caption
     assert "<" not in result.caption
@@ -241,7 +262,9 @@ def test_the_shipped_classifier_tells_audible_from_silent(method):
 
 
 def test_the_losses_are_the_papers(method, sound):
-    """By hand, over two candidates: λ0 · CE(moved, untouched), −λ1 · log of the expected h_a, λ2 · CE(moved, target)."""
+    """By hand, over two candidates: λ0 · CE(moved, untouched), −λ1 · log of the expected h_a, λ2 · CE(moved,
+    target).
+    """
     settings = quick(method, fluency_weight=0.5, classifier_weight=2, relevance_weight=3)
     row = SteeredCaption(0, settings, 0.0, [], {}, torch.Generator())
     untouched, moved = torch.tensor([[0.2, 0.3, 0.5]]).log(), torch.tensor([[0.6, 0.2, 0.2]]).log()
@@ -249,14 +272,19 @@ def test_the_losses_are_the_papers(method, sound):
     goal.tokens, goal.present = torch.tensor([[0, 1]]), torch.tensor([[True, True]])
     goal.log_yes, goal.target = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.25, 0.75]])
     losses = {name: value.item() for name, value in goal.losses(moved).items()}
-    assert losses["fluency"] == pytest.approx(-0.5 * (0.2 * math.log(0.6) + 0.3 * math.log(0.2) + 0.5 * math.log(0.2)), abs=1e-5)
+    assert losses["fluency"] == pytest.approx(
+        -0.5 * (0.2 * math.log(0.6) + 0.3 * math.log(0.2) + 0.5 * math.log(0.2)), abs=1e-5
+    )
     assert losses["classifier"] == pytest.approx(-2 * math.log(0.75 * 0.9 + 0.25 * 0.1), abs=1e-5)
     assert losses["relevance"] == pytest.approx(-3 * (0.25 * math.log(0.6) + 0.75 * math.log(0.2)), abs=1e-5)
 
 
 def test_the_fluency_term_can_be_the_divergence_of_the_moved_from_the_untouched(method, sound):
     """KL(moved ‖ untouched) over what can be said; each caption has its own direction, and gradients are numbers."""
-    rows = [SteeredCaption(0, quick(method, fluency=f, fluency_weight=1), 0.0, [], {}, torch.Generator()) for f in ("kl", "ce")]
+    rows = [
+        SteeredCaption(0, quick(method, fluency=f, fluency_weight=1), 0.0, [], {}, torch.Generator())
+        for f in ("kl", "ce")
+    ]
     untouched = torch.tensor([[0.2, 0.3, 0.5, 0.0]] * 2).log()
     goal = GuidanceLoss(rows, TextScorer(method.models, [sound], ["audio"], {}, RunRecord()), untouched)
     goal.tokens, goal.present = torch.tensor([[0, 1]] * 2), torch.ones(2, 2, dtype=torch.bool)
@@ -273,8 +301,12 @@ def test_the_fluency_term_can_be_the_divergence_of_the_moved_from_the_untouched(
 def test_the_target_weighs_the_language_model_against_the_match_or_is_zerocap_s(method, sound, target):
     method_models, t = method.models, method.models.tokenizer
     reader = TextScorer(method_models, [sound], ["audio"], {}, RunRecord())
-    row = SteeredCaption(0, quick(method, top_k=16, route="faithful", target=target), 0.0, t.encode("a"), {}, torch.Generator())
-    logp = method_models.language_model()(torch.tensor([[*method_models.neutral_start(), *row.prompt]]))[0][:, -1].log_softmax(-1)
+    row = SteeredCaption(
+        0, quick(method, top_k=16, route="faithful", target=target), 0.0, t.encode("a"), {}, torch.Generator()
+    )
+    logp = method_models.language_model()(torch.tensor([[*method_models.neutral_start(), *row.prompt]]))[0][
+        :, -1
+    ].log_softmax(-1)
     goal = GuidanceLoss([row], reader, logp)
     goal.score_candidates(logp)
     texts = [t.decode([*row.prompt, token]) for token in logp[0].topk(16).indices.tolist()]

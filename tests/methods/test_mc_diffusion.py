@@ -1,4 +1,6 @@
-"""Method 3 on a small denoiser of random weights, against a plain loop that is written down here; and what the shipped one says."""
+"""Method 3 on a small denoiser of random weights, against a plain loop that is written down here; and what the
+shipped one says.
+"""
 
 import itertools
 import math
@@ -22,7 +24,9 @@ CELLS = {"image": 49, "audio": 20}
 def restless(vocab: int) -> MaskDenoiser:
     """A denoiser whose words depend on everything it sees."""
     torch.manual_seed(0)
-    net = MaskDenoiser(MaskDenoiserConfig(vocab=vocab, dim=48, text_layers=1, cross_layers=1, heads=2, image_codes=64, audio_codes=32))
+    net = MaskDenoiser(
+        MaskDenoiserConfig(vocab=vocab, dim=48, text_layers=1, cross_layers=1, heads=2, image_codes=64, audio_codes=32)
+    )
     for parameter in net.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.4)
@@ -35,7 +39,10 @@ def method(embedded) -> MaskedConditionalDiffusion:
     net = restless(len(tokenizer))
 
     def codes(media):
-        return [torch.randint(net.codes[m.kind].num_embeddings - 1, (CELLS[m.kind],), generator=generator(0, m, 7)) for m in media]
+        return [
+            torch.randint(net.codes[m.kind].num_embeddings - 1, (CELLS[m.kind],), generator=generator(0, m, 7))
+            for m in media
+        ]
 
     return MaskedConditionalDiffusion(small_models(tokenizer, codes=codes, mask_denoiser=lambda: net))
 
@@ -52,8 +59,12 @@ def tokens_of(result, tokenizer) -> list[int]:
 # ---------------------------------------------------------------------------------------------------- the reference
 
 
-def plain(method, media, rule: str, scale: float, rate: float, steps: int, seed: int = 0) -> tuple[list[int], list[dict]]:
-    """One row, both branches in full at every step, guidance on log-probabilities as the paper has it: words, each step's columns."""
+def plain(
+    method, media, rule: str, scale: float, rate: float, steps: int, seed: int = 0
+) -> tuple[list[int], list[dict]]:
+    """One row, both branches in full at every step, guidance on log-probabilities as the paper has it: words, each
+    step's columns.
+    """
     method_models, net = method.models, method.models.mask_denoiser()
     specials = list(method_models.tokenizer.special_ids)
     (codes,) = method_models.codes([media])
@@ -113,7 +124,10 @@ def test_captions_and_traces_are_those_of_the_plain_loop(method, media, rule, sc
 
 
 def test_masking_everything_is_classifier_free_guidance_exactly(method, media):
-    mcs, cfg = (method.caption(media, method.spec.settings(guidance=g, mask_rate=1, guidance_scale=3, num_steps=8)) for g in ("mcs", "cfg"))
+    mcs, cfg = (
+        method.caption(media, method.spec.settings(guidance=g, mask_rate=1, guidance_scale=3, num_steps=8))
+        for g in ("mcs", "cfg")
+    )
     assert mcs.caption == cfg.caption
     assert mcs.trace == cfg.trace
 
@@ -138,7 +152,9 @@ def test_masking_nothing_is_no_guidance(method, media, values):
 
 
 def test_guidance_changes_captions(method, media):
-    captions = {method.caption(media, method.spec.settings(guidance_scale=s, guidance="cfg")).caption for s in (0, 1, 5)}
+    captions = {
+        method.caption(media, method.spec.settings(guidance_scale=s, guidance="cfg")).caption for s in (0, 1, 5)
+    }
     assert len(captions) > 1
 
 
@@ -180,7 +196,9 @@ def test_a_batch_of_different_rows_equals_single_runs(method, draw, play):
         close(content(method.caption(item, values)), content(result), within=2e-3)
 
 
-@pytest.mark.parametrize("values", [{"guidance_scale": 1}, {"num_candidates": 2}, {"order": "random", "temperature": 1}])
+@pytest.mark.parametrize(
+    "values", [{"guidance_scale": 1}, {"num_candidates": 2}, {"order": "random", "temperature": 1}]
+)
 def test_a_stream_shows_every_step_and_ends_with_what_caption_gives(method, media, values):
     settings = method.spec.settings(num_steps=9, **values)
     *steps, last = method.stream(media, settings)
@@ -193,7 +211,10 @@ def test_a_stream_shows_every_step_and_ends_with_what_caption_gives(method, medi
     assert {t.state for t in steps[-1].tokens} == {t.state for t in last.tokens} == {"final"}
     assert all(0 <= t.probability <= 1 for step in steps for t in step.tokens)
     if settings["num_candidates"] == 1:
-        shown = [{"step": s.position, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in s.tokens]} for s in steps]
+        shown = [
+            {"step": s.position, "tokens": [[t.text, t.state, round(t.probability, 4)] for t in s.tokens]}
+            for s in steps
+        ]
         assert last.result.details["denoising"] == shown
 
 
@@ -204,7 +225,9 @@ def test_words_that_chance_may_still_change_are_drafts(method, picture):
 
 def test_the_same_seed_gives_the_same_caption_and_another_another(method, media):
     for order in ("confidence", "random"):
-        captions = [method.caption(media, method.spec.settings(order=order, temperature=1, seed=s)).caption for s in (1, 1, 2)]
+        captions = [
+            method.caption(media, method.spec.settings(order=order, temperature=1, seed=s)).caption for s in (1, 1, 2)
+        ]
         assert captions[0] == captions[1] != captions[2]
 
 
@@ -221,8 +244,13 @@ def test_with_guidance_off_one_branch_is_decoded(method, picture, monkeypatch):
     net = method.models.mask_denoiser()
     vectors, rows = net.vectors, []
     monkeypatch.setattr(net, "vectors", lambda start, *rest: rows.append(len(start)) or vectors(start, *rest))
-    method.caption_batch([picture] * 3, [method.spec.settings(guidance="cfg", guidance_scale=s, num_steps=5) for s in (1, 2, 1)])
-    assert rows == [4] * 5 + [5, 5]  # three rows and one second branch; then one pass over five states for each that had none
+    method.caption_batch(
+        [picture] * 3, [method.spec.settings(guidance="cfg", guidance_scale=s, num_steps=5) for s in (1, 2, 1)]
+    )
+    assert rows == [4] * 5 + [
+        5,
+        5,
+    ]  # three rows and one second branch; then one pass over five states for each that had none
 
 
 def test_candidates_are_ranked_by_the_ranker(method, media):
@@ -262,12 +290,18 @@ def test_no_mask_or_padding_is_left_whatever_the_number_of_steps(method, picture
         assert result.caption == tokenizer.decode(ids)
         assert 1 <= len(ids) <= 14
         assert len(result.details["denoising"]) == len(result.trace[0].steps) == values["num_steps"]
-        assert all(math.isfinite(v) for entry in result.trace for v in (entry.cond, entry.uncond, entry.guided, entry.kl, entry.entropy))
+        assert all(
+            math.isfinite(v)
+            for entry in result.trace
+            for v in (entry.cond, entry.uncond, entry.guided, entry.kl, entry.entropy)
+        )
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_the_surest_words_never_stand_beside_themselves(method, media, temperature):
-    settings = [method.spec.settings(temperature=temperature, num_steps=n, seed=n, forced={2: " dog"}) for n in (5, 7, 20)]
+    settings = [
+        method.spec.settings(temperature=temperature, num_steps=n, seed=n, forced={2: " dog"}) for n in (5, 7, 20)
+    ]
     for result in method.caption_batch([media] * 3, settings):
         words = [entry.token for entry in result.trace]
         assert all(a != b for a, b in itertools.pairwise(words))
@@ -291,7 +325,9 @@ def test_every_control_works_at_both_ends_of_its_range(method, media):
 
 @pytest.mark.parametrize("order", ["confidence", "random"])
 def test_forced_words_stay_at_every_step(method, media, order):
-    settings = method.spec.settings(forced={0: " two", 3: " dog"}, order=order, temperature=1, num_candidates=3, num_steps=6)
+    settings = method.spec.settings(
+        forced={0: " two", 3: " dog"}, order=order, temperature=1, num_candidates=3, num_steps=6
+    )
     for step in method.stream(media, settings):
         assert (step.tokens[0].text, step.tokens[3].text) == (" two", " dog")
         assert (step.tokens[0].state, step.tokens[3].state) == ("final", "final")
@@ -319,11 +355,16 @@ def test_a_forced_word_beyond_the_longest_caption_is_refused(method, picture):
 # ------------------------------------------------------------------------------------------------- the shipped weights
 
 
-@pytest.mark.parametrize(("name", "word"), [("dog.jpg", "dog"), ("beach.jpg", "beach"), ("crickets.ogg", "cricket"), ("baby.ogg", "baby")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("dog.jpg", "dog"), ("beach.jpg", "beach"), ("crickets.ogg", "cricket"), ("baby.ogg", "baby")]
+)
 def test_the_shipped_model_names_what_is_there(embedded, name, word):
     shipped = registry.load("mc-diffusion", embedded)
     media = load_media(Path(__file__).resolve().parents[2] / "assets/examples" / name)
-    settings = [shipped.spec.settings(guidance_scale=1, length="likeliest"), shipped.spec.settings(guidance="cfg", length="likeliest")]
+    settings = [
+        shipped.spec.settings(guidance_scale=1, length="likeliest"),
+        shipped.spec.settings(guidance="cfg", length="likeliest"),
+    ]
     for result in shipped.caption_batch([media] * 2, settings):
         assert word in result.caption
         assert {"image-vq", "audio-vq"} & set(result.weights) and "mc-diffusion" in result.weights

@@ -1,4 +1,6 @@
-"""Method 4 on a small denoiser of random weights, against a plain loop that is written down here; and what the shipped one says."""
+"""Method 4 on a small denoiser of random weights, against a plain loop that is written down here; and what the
+shipped one says.
+"""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -23,7 +25,9 @@ from captioners.types import SettingsError, to_json
 def restless(vocab: int) -> PrefixDenoiser:
     """A denoiser whose words depend on everything it sees, and never get sure."""
     torch.manual_seed(0)
-    net = PrefixDenoiser(PrefixDenoiserConfig(vocab=vocab, embed=48, dim=48, layers=2, heads=2, hidden=32, image_dim=16, audio_dim=12))
+    net = PrefixDenoiser(
+        PrefixDenoiserConfig(vocab=vocab, embed=48, dim=48, layers=2, heads=2, hidden=32, image_dim=16, audio_dim=12)
+    )
     for name, parameter in net.named_parameters():
         if parameter.ndim > 1 and name != "directions":
             torch.nn.init.normal_(parameter, std=0.2)
@@ -86,7 +90,9 @@ def plain_loop(method, media, values) -> str:
     words = model.table()[~forbidden]
     for t, s in zip(times, [*times[1:], None], strict=True):
         believed = believed if model.legible(levels[t]) else None
-        cond, uncond = (model(x, levels[t][None], p, count, believed).masked_fill(forbidden, -torch.inf) for p in (full, none))
+        cond, uncond = (
+            model(x, levels[t][None], p, count, believed).masked_fill(forbidden, -torch.inf) for p in (full, none)
+        )
         logp = guidance.normalise(guidance.cfg(cond, uncond, values["guidance_scale"]))
         x0 = believed = logp.exp() @ model.table()
         if values["clamp"] == "on" or (paper and values["clamp"] == "auto"):
@@ -98,7 +104,12 @@ def plain_loop(method, media, values) -> str:
     return method_models.tokenizer.decode(best_sequences(logp, kinds, count)[0].tolist())
 
 
-SAMPLED = [{"order": "together"}, {"order": "together", "clamp": "on"}, {"order": "together", "eta": 0.5}, {"order": "paper"}]
+SAMPLED = [
+    {"order": "together"},
+    {"order": "together", "clamp": "on"},
+    {"order": "together", "eta": 0.5},
+    {"order": "paper"},
+]
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
@@ -139,12 +150,18 @@ def test_no_other_sampler_passes_for_the_paper_s(method, picture, values):
 
 
 def test_fresh_noise_is_refused_where_the_sampler_has_no_place_for_it(method, picture):
-    with pytest.raises(SettingsError, match=r"eta = 1 is not possible with sampler = dpm-solver\+\+: give eta = 0, or sampler = ddim"):
+    with pytest.raises(
+        SettingsError, match=r"eta = 1 is not possible with sampler = dpm-solver\+\+: give eta = 0, or sampler = ddim"
+    ):
         method.caption(picture, settings(method, order="paper", sampler="dpm-solver++"))
 
 
 def test_with_fresh_noise_rows_do_not_see_each_other(method, picture, sound):
-    values = [settings(method, order="paper", length=6), settings(method, eta=0.5, clamp="on", num_steps=8), settings(method)]
+    values = [
+        settings(method, order="paper", length=6),
+        settings(method, eta=0.5, clamp="on", num_steps=8),
+        settings(method),
+    ]
     media = [picture, sound, picture]
     for m, s, together in zip(media, values, method.caption_batch(media, values), strict=True):
         assert texts(together) == texts(method.caption(m, s))
@@ -178,7 +195,8 @@ def test_a_row_that_is_sure_is_not_asked_again(method, picture, monkeypatch):
         calls.clear()
         assert len(method.caption(picture, values).trace[0].steps) == 40  # every step is told of all the same
         asked[sure] = sum(calls)
-    # two candidates, and the second look at the better one; at the first step nothing can be read, and one is asked for both
+    # two candidates, and the second look at the better one; at the first step nothing can be read, and one is asked for
+    # both
     assert asked[CERTAIN] < asked[2.0] == 3 * 40 - 1
 
 
@@ -214,7 +232,10 @@ def test_a_row_beside_longer_ones_is_told_step_by_step_as_alone(method, picture,
             assert [t[:2] for t in a["tokens"]] == [t[:2] for t in b["tokens"]]
             assert [t[2] for t in a["tokens"]] == pytest.approx([t[2] for t in b["tokens"]], abs=0.01)
         for a, b in zip(alone.trace, result.trace, strict=True):
-            assert (a.token, a.cond, a.uncond, a.guided) == (b.token, *(pytest.approx(v, abs=0.05) for v in (b.cond, b.uncond, b.guided)))
+            assert (a.token, a.cond, a.uncond, a.guided) == (
+                b.token,
+                *(pytest.approx(v, abs=0.05) for v in (b.cond, b.uncond, b.guided)),
+            )
 
 
 def test_the_live_words_are_those_that_the_result_tells_of(method, picture):
@@ -224,7 +245,9 @@ def test_the_live_words_are_those_that_the_result_tells_of(method, picture):
     for step, told in zip(steps, last.result.details["denoising"], strict=True):
         shown = [[t.text, t.state] for t in step.tokens]
         assert shown[: len(told["tokens"])] == [t[:2] for t in told["tokens"]]
-        assert [t.probability for t in step.tokens][: len(told["tokens"])] == pytest.approx([t[2] for t in told["tokens"]], abs=1e-3)
+        assert [t.probability for t in step.tokens][: len(told["tokens"])] == pytest.approx(
+            [t[2] for t in told["tokens"]], abs=1e-3
+        )
 
 
 def test_the_same_seed_gives_the_same_caption_and_another_one_another(method, media):
@@ -312,13 +335,23 @@ def test_controls_at_both_ends(method, picture, name, value):
 
 
 def test_settings_out_of_range_are_refused(method):
-    for wrong in ({"length": 3}, {"length": 21}, {"num_steps": 4}, {"temperature": 2.1}, {"sampler": "euler"}, {"ranking": "best"}):
+    for wrong in (
+        {"length": 3},
+        {"length": 21},
+        {"num_steps": 4},
+        {"temperature": 2.1},
+        {"sampler": "euler"},
+        {"ranking": "best"},
+    ):
         with pytest.raises(SettingsError):
             method.spec.settings(**wrong)
 
 
 def test_without_noise_all_positions_start_alike_and_the_first_candidate_is_of_no_seed(method, picture):
-    a, b = (method.caption(picture, settings(method, temperature=0, num_candidates=1, length=8, seed=s)).caption for s in (0, 1))
+    a, b = (
+        method.caption(picture, settings(method, temperature=0, num_candidates=1, length=8, seed=s)).caption
+        for s in (0, 1)
+    )
     assert a == b
 
 
@@ -365,7 +398,9 @@ def test_the_trace_tells_both_branches_at_every_step(method, media, scale):
 
 
 def test_ranking_by_the_ranker_and_by_agreement(method, picture):
-    by_ranker, by_agreement = (method.caption(picture, settings(method, num_candidates=5, ranking=r)) for r in ("ranker", "mbr"))
+    by_ranker, by_agreement = (
+        method.caption(picture, settings(method, num_candidates=5, ranking=r)) for r in ("ranker", "mbr")
+    )
     assert texts(by_ranker) == texts(by_agreement)
     vectors = HashMatcher().embed_text([HashMatcher.prompt + c.caption for c in by_ranker.candidates])
     seen = HashMatcher().embed_media([picture])[0]
@@ -414,7 +449,9 @@ def test_positions_that_are_not_there_change_nothing():
     )
     x = torch.randn(1, 9, 48)
     there = (torch.arange(9) < 6)[None]
-    assert torch.allclose(net(x, level, prefix, count, None, there)[:, :6], net(x[:, :6], level, prefix, count), atol=1e-4)
+    assert torch.allclose(
+        net(x, level, prefix, count, None, there)[:, :6], net(x[:, :6], level, prefix, count), atol=1e-4
+    )
 
 
 def test_a_warm_start_keeps_the_decoders_words_and_layers():
@@ -423,7 +460,9 @@ def test_a_warm_start_keeps_the_decoders_words_and_layers():
     warm_start(net, decoder)
     tokens = decoder.tokens.weight - decoder.tokens.weight.mean(0)
     like = torch.nn.functional.normalize(tokens, dim=1)
-    assert torch.allclose(net.table() @ net.table().T / 48, like @ like.T, atol=1e-4)  # all components kept: all angles kept
+    assert torch.allclose(
+        net.table() @ net.table().T / 48, like @ like.T, atol=1e-4
+    )  # all components kept: all angles kept
     assert torch.equal(net.blocks[3].mlp[0].weight, decoder.blocks[3].mlp[0].weight)
 
 
@@ -444,7 +483,10 @@ def test_a_clean_word_is_taken_for_what_it_is():
 
 def test_schedules_are_not_of_the_weights(method, picture):
     """The net is told the level of the noise and not the time, so every schedule may be asked of it."""
-    assert len({method.caption(picture, settings(method, schedule=name, num_candidates=1)).caption for name in SCHEDULES}) > 1
+    assert (
+        len({method.caption(picture, settings(method, schedule=name, num_candidates=1)).caption for name in SCHEDULES})
+        > 1
+    )
     assert betas("square").shape == betas("linear").shape
 
 

@@ -10,7 +10,11 @@ from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.texts import BertTexts
 
 CAPTIONS = ["a dog runs", "two dogs play with a ball in the snow", "a man on a bicycle"]
-REFERENCES = [["a black dog is running", "the dog runs"], ["a dog", "children play"], ["the man rides", "a boat on a lake at night"]]
+REFERENCES = [
+    ["a black dog is running", "the dog runs"],
+    ["a dog", "children play"],
+    ["the man rides", "a boat on a lake at night"],
+]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +24,9 @@ def folder(tmp_path_factory):
 
 def judge(folder, layer: int = 1) -> BertTexts:
     return BertTexts(
-        ModelLoader({"text-judge": Source(str(folder), family="transformers", layer=layer)}, "cpu", announce=lambda words: None)
+        ModelLoader(
+            {"text-judge": Source(str(folder), family="transformers", layer=layer)}, "cpu", announce=lambda words: None
+        )
     )
 
 

@@ -81,7 +81,9 @@ def test_bleu_of_the_set_pools_counts_instead_of_averaging_sentences():
 def test_rouge_l_is_the_hand_computed_f_measure():
     precision, recall = 3 / 3, 3 / 4  # "dog in snow" inside "dog runs in snow"
     expected = (1 + 1.44) * precision * recall / (recall + 1.44 * precision)
-    assert measure(CaptionSet(["x"], ["dog in snow"], [["dog runs in snow"]]))["rouge-l"].mean == pytest.approx(expected)
+    assert measure(CaptionSet(["x"], ["dog in snow"], [["dog runs in snow"]]))["rouge-l"].mean == pytest.approx(
+        expected
+    )
 
 
 def test_an_empty_caption_scores_zero_everywhere():
@@ -157,9 +159,13 @@ def test_clipscore_and_ref_clipscore_follow_the_papers_formula():
         score = 2.5 * max(float(media[i] @ text), 0.0)
         best = max(max(float(unit("A photo depicts " + r) @ text) for r in SETS[i]), 0.0)
         assert result["clipscore"].items[i] == pytest.approx(score, abs=1e-6)
-        assert result["ref_clipscore"].items[i] == pytest.approx(2 * score * best / (score + best) if score + best else 0.0, abs=1e-6)
+        assert result["ref_clipscore"].items[i] == pytest.approx(
+            2 * score * best / (score + best) if score + best else 0.0, abs=1e-6
+        )
     assert result["clipscore"].mean == pytest.approx(np.mean(result["clipscore"].items))
-    assert {result[n].encoder for n in ("clipscore", "ref_clipscore", "recall@1", "recall@5", "recall@10")} == {"hash-8"}
+    assert {result[n].encoder for n in ("clipscore", "ref_clipscore", "recall@1", "recall@5", "recall@10")} == {
+        "hash-8"
+    }
     assert result["cider"].encoder == ""
 
 
@@ -239,7 +245,12 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 def test_text_metrics_do_not_import_torch():
     code = (
-        "import sys; from captioners.metrics.base import CaptionSet, measure; measure(CaptionSet(['x', 'y'], ['a', 'b'], [['a'], ['b']]))"
+        "import sys; from captioners.metrics.base "
+        "import CaptionSet, "
+        "measure; measure(CaptionSet(['x', "
+        "'y'], "
+        "['a', "
+        "'b'], [['a'], ['b']]))"
     )
     subprocess.run([sys.executable, "-c", code + "; assert 'torch' not in sys.modules"], check=True)
 
@@ -249,7 +260,9 @@ def test_text_metrics_do_not_import_torch():
 
 def test_candidates_of_one_input_are_as_varied_as_their_pairs_of_words():
     rows = CaptionSet(
-        ["a", "b"], ["x", "y"], candidates=[["a red dog runs"] * 3, ["a red dog runs", "two boats at night", "a red dog runs"]]
+        ["a", "b"],
+        ["x", "y"],
+        candidates=[["a red dog runs"] * 3, ["a red dog runs", "two boats at night", "a red dog runs"]],
     )
     results = measure(rows)
     assert results["candidates-distinct"].items == pytest.approx([1 / 3, 2 / 3])
@@ -264,7 +277,13 @@ def trace(*tokens: tuple[str, float, float]) -> list[TokenTrace]:
 
 def test_the_gain_of_a_word_is_that_of_its_pieces_and_the_end_is_no_word():
     said = trace(
-        (" A", -1, -1.5), (" snow", -1, -3), ("board", -0.5, -1), (" of", -2, -1), (" dogs", -1, -2), (".", 0, -4), ("<eos>", 0, -9)
+        (" A", -1, -1.5),
+        (" snow", -1, -3),
+        ("board", -0.5, -1),
+        (" of", -2, -1),
+        (" dogs", -1, -2),
+        (".", 0, -4),
+        ("<eos>", 0, -9),
     )
     assert word_gains(said) == [("a", 0.5), ("snowboard", 2.5), ("of", -1.0), ("dogs", 1.0)]
     assert gains_by_class(said) == {"content": (3.5, 2), "function": (-0.5, 2)}
@@ -272,7 +291,9 @@ def test_the_gain_of_a_word_is_that_of_its_pieces_and_the_end_is_no_word():
 
 def test_gains_are_means_over_all_words_of_a_class():
     rows = CaptionSet(
-        ["a", "b"], ["x", "y"], gains=[{"content": (6.0, 2), "function": (1.0, 1)}, {"content": (1.0, 5), "function": (0.0, 0)}]
+        ["a", "b"],
+        ["x", "y"],
+        gains=[{"content": (6.0, 2), "function": (1.0, 1)}, {"content": (1.0, 5), "function": (0.0, 0)}],
     )
     results = measure(rows)
     assert results["gain-content"].mean == pytest.approx(1.0)

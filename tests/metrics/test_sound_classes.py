@@ -33,7 +33,9 @@ SHARED = {
 @pytest.mark.parametrize("category", ESC50)
 def test_a_prompt_names_no_other_sound(category):
     prompt = SOUND_CLASSES[category].captions[0]
-    others = [other for other in ESC50 if other != category and names_sound(other, prompt) and (category, other) not in SHARED]
+    others = [
+        other for other in ESC50 if other != category and names_sound(other, prompt) and (category, other) not in SHARED
+    ]
     assert others == []
 
 

@@ -1,4 +1,6 @@
-"""The mask-and-replace diffusion against the matrices it stands for, on a vocabulary small enough to write them down."""
+"""The mask-and-replace diffusion against the matrices it stands for, on a vocabulary small enough to write them
+down.
+"""
 
 import itertools
 
@@ -17,7 +19,9 @@ def diffusion(request) -> MaskReplaceDiffusion:
 
 
 def one_step(diffusion: MaskReplaceDiffusion, t: int) -> torch.Tensor:
-    """Q_t as the paper writes it, transposed so that rows are what a token becomes; from the schedule's definition alone."""
+    """Q_t as the paper writes it, transposed so that rows are what a token becomes; from the schedule's definition
+    alone.
+    """
     most = diffusion.mask[-1].item()
     keep = [max(1 - k / STEPS, 1e-6) for k in (t - 1, t)]
     hide = [most * k / STEPS for k in (t - 1, t)]
@@ -59,7 +63,9 @@ def test_every_row_of_the_transition_sums_to_one_and_the_mask_absorbs(diffusion)
 @pytest.mark.parametrize("t", range(STEPS + 1))
 def test_q_is_the_product_of_the_matrices(diffusion, t):
     p = beliefs()
-    assert torch.allclose(diffusion.q(p, torch.tensor([t])).exp(), p.exp() @ product(diffusion, 0, t)[:VOCAB], atol=1e-6)
+    assert torch.allclose(
+        diffusion.q(p, torch.tensor([t])).exp(), p.exp() @ product(diffusion, 0, t)[:VOCAB], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("t", range(1, STEPS + 1))

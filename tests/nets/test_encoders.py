@@ -1,4 +1,6 @@
-"""The frozen encoders: right pixels and windows in, the reference implementation's features out, remembered within bounds."""
+"""The frozen encoders: right pixels and windows in, the reference implementation's features out, remembered within
+bounds.
+"""
 
 import functools
 
@@ -47,7 +49,9 @@ def reference():
     @torch.no_grad()
     def features(pixels: torch.Tensor, rounded: bool) -> torch.Tensor:
         net = EfficientNet.from_name("efficientnet-lite0").eval()
-        net.load_state_dict({k: v.half().float() if rounded and v.is_floating_point() else v for k, v in weights.items()})
+        net.load_state_dict(
+            {k: v.half().float() if rounded and v.is_floating_point() else v for k, v in weights.items()}
+        )
         return net.extract_features((pixels * 255 - 127) / 128)
 
     return features
@@ -114,7 +118,8 @@ def test_pictures_of_many_shapes_come_back_in_their_order(image_encoder, monkeyp
     torch.testing.assert_close(picture_grids(image_encoder, pixels), apart, rtol=0, atol=1e-4)
 
 
-# Enlarged in its own proportions, a line of 1 × 1024 pixels would become 224 × 229,376 and take 616 MB; squeezed, 1.2 MB.
+# Enlarged in its own proportions, a line of 1 × 1024 pixels would become 224 × 229,376 and take 616 MB; squeezed, 1.2
+# MB.
 def test_a_picture_as_thin_as_a_line_takes_little_memory(monkeypatch):
     sizes = []
 
@@ -234,7 +239,9 @@ def test_the_same_media_is_encoded_once(remembering):
 
 
 def test_the_cache_is_bounded_and_forgets_the_least_recent(remembering):
-    found = remembering.grids([shade(level) for level in range(0, 200, 10)])  # more than it keeps, and all are given back
+    found = remembering.grids(
+        [shade(level) for level in range(0, 200, 10)]
+    )  # more than it keeps, and all are given back
     torch.testing.assert_close(torch.stack(found)[:, 0, 0] * 255, torch.arange(0.0, 200, 10))
     assert len(remembering.known) == 3
     remembering.grids([shade(170)])

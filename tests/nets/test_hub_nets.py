@@ -1,4 +1,6 @@
-"""The nets behind the hub profile equal their own libraries': CoCa against open_clip, GPT-2 against transformers, on tiny random models."""
+"""The nets behind the hub profile equal their own libraries': CoCa against open_clip, GPT-2 against transformers, on
+tiny random models.
+"""
 
 from copy import deepcopy
 
@@ -30,7 +32,9 @@ def pictures():
 
 @pytest.fixture(scope="module")
 def ids():
-    return torch.cat([torch.full((3, 1), START), torch.randint(1, 49000, (3, 9), generator=torch.Generator().manual_seed(2))], 1)
+    return torch.cat(
+        [torch.full((3, 1), START), torch.randint(1, 49000, (3, 9), generator=torch.Generator().manual_seed(2))], 1
+    )
 
 
 def condition_of(model, decoder, pictures):
@@ -78,7 +82,9 @@ def test_without_its_picture_coca_sees_the_null_token_alone(coca, pictures, ids,
     both, _ = decoder(ids.repeat(2, 1), condition.joined(condition.removed()))
     blank = vector.expand_as(grid)
     assert torch.allclose(both[:3], coca(pictures, ids, output_labels=False)["logits"], atol=1e-4)
-    assert torch.allclose(both[3:], coca(None, ids, image_latent=grid[:, 0], image_embs=blank, output_labels=False)["logits"], atol=1e-4)
+    assert torch.allclose(
+        both[3:], coca(None, ids, image_latent=grid[:, 0], image_embs=blank, output_labels=False)["logits"], atol=1e-4
+    )
 
 
 @torch.no_grad()
@@ -109,7 +115,14 @@ def test_greedy_captions_are_those_of_open_clips_own_generate(coca, pictures, mo
     for name in ("GENERATION_TYPES", "_has_transformers"):
         monkeypatch.setattr(coca_model, name, getattr(coca_model, name))  # put back afterwards
     mend_open_clip()
-    how = {"generation_type": "top_k", "top_k": 1, "seq_len": 10, "min_seq_len": 9, "sot_token_id": START, "eos_token_id": END}
+    how = {
+        "generation_type": "top_k",
+        "top_k": 1,
+        "seq_len": 10,
+        "min_seq_len": 9,
+        "sot_token_id": START,
+        "eos_token_id": END,
+    }
     theirs = coca.generate(pictures, **how)
     assert greedy(coca, pictures, 8) == theirs[:, 1:9].tolist()  # its last token is the end, whatever the model says
 

@@ -1,4 +1,6 @@
-"""Method 3's nets: the quantiser against the plain definition, the denoiser's inputs one by one, and what its training draws."""
+"""Method 3's nets: the quantiser against the plain definition, the denoiser's inputs one by one, and what its
+training draws.
+"""
 
 import random
 
@@ -10,7 +12,16 @@ from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig, warm
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.training.mask_denoiser import RECIPE, Example, noisy_batch
 
-SMALL = {"vocab": 40, "dim": 16, "text_layers": 1, "cross_layers": 1, "heads": 2, "max_tokens": 12, "image_cells": 6, "audio_cells": 4}
+SMALL = {
+    "vocab": 40,
+    "dim": 16,
+    "text_layers": 1,
+    "cross_layers": 1,
+    "heads": 2,
+    "max_tokens": 12,
+    "image_cells": 6,
+    "audio_cells": 4,
+}
 
 
 @pytest.fixture
@@ -129,13 +140,20 @@ def test_a_condition_that_is_masked_whole_tells_nothing(net):
 def test_pictures_and_sounds_share_a_batch(net):
     shown, heard = torch.randint(20, (2, 6)), torch.randint(10, (1, 4))
     both = net.condition({"image": shown, "audio": heard}, torch.tensor([0, 2, 1]))  # picture, sound, picture
-    start, t, x_t, lengths = torch.ones(3, dtype=torch.long), torch.full((3,), 9), torch.full((3, 5), net.mask), torch.full((3,), 5)
+    start, t, x_t, lengths = (
+        torch.ones(3, dtype=torch.long),
+        torch.full((3,), 9),
+        torch.full((3, 5), net.mask),
+        torch.full((3,), 5),
+    )
     together = net(start, x_t, t, both, lengths)
     assert torch.allclose(together[[0, 2]], logits(net, shown, x_t[:2], t=9), atol=1e-5)
     assert torch.allclose(together[1:2], logits(net, heard, x_t[:1], t=9, kind="audio"), atol=1e-5)
     lengths = net.length_logits(start, both)
     assert lengths.shape == (3, 8)
-    assert torch.allclose(lengths[[1]], net.length_logits(start[:1], net.condition({"audio": heard}, torch.tensor([0]))), atol=1e-5)
+    assert torch.allclose(
+        lengths[[1]], net.length_logits(start[:1], net.condition({"audio": heard}, torch.tensor([0]))), atol=1e-5
+    )
 
 
 def test_a_warm_start_takes_the_decoder_over(net):
@@ -158,7 +176,9 @@ def test_training_masks_as_the_strategy_says(net):
     some = [Example("image", 1, [5, 6, 7], torch.randint(20, (6,))) for _ in range(64)]
     batches = [noisy_batch(net, some, rng) for _ in range(60)]
     hidden = torch.cat([(b.codes == 20).float().mean(1) for b in batches])
-    assert (hidden > 0).float().mean().item() == pytest.approx(RECIPE.masked, abs=0.06)  # a low rate may hide none of six cells
+    assert (hidden > 0).float().mean().item() == pytest.approx(
+        RECIPE.masked, abs=0.06
+    )  # a low rate may hide none of six cells
     assert (hidden == 1).float().mean().item() == pytest.approx(RECIPE.masked * RECIPE.removed, abs=0.05)
     assert set(torch.cat([b.t for b in batches]).tolist()) == set(range(1, 101))
     assert max((b.t.float().mean() - 50.5).abs().item() for b in batches) < 1  # spread evenly within every batch

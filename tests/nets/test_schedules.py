@@ -1,4 +1,6 @@
-"""Noise schedules at their ends by hand, diffusers' steps against the closed form, and rounding under constraints against a search."""
+"""Noise schedules at their ends by hand, diffusers' steps against the closed form, and rounding under constraints
+against a search.
+"""
 
 import itertools
 import math
@@ -17,7 +19,10 @@ ENDS = {
     "linear": (1e-4, 0.02),
     "truncated-linear": (0.0101, 0.03),
     "cosine": (1 - (math.cos(0.009 / 1.008 * math.pi / 2) / math.cos(0.008 / 1.008 * math.pi / 2)) ** 2, 0.999),
-    "truncated-cosine": (1 - math.cos(math.pi / 22) ** 2, 0.75),  # the last ᾱ is sin²(x), the one before sin²(2x): a quarter is left
+    "truncated-cosine": (
+        1 - math.cos(math.pi / 22) ** 2,
+        0.75,
+    ),  # the last ᾱ is sin²(x), the one before sin²(2x): a quarter is left
     "square": (1 - (1 - math.sqrt(0.0011)) / (1 - math.sqrt(0.0001)), 0.999),
 }
 
@@ -53,7 +58,12 @@ def test_a_ddim_step_is_the_closed_form(name, steps):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_with_all_fresh_noise_a_ddim_step_is_ancestral_sampling(name, steps):
     """η = 1 is DDPM's step, by diffusers' own scheduler, with the same noise."""
-    common = {"trained_betas": betas(name), "prediction_type": "sample", "timestep_spacing": "trailing", "clip_sample": False}
+    common = {
+        "trained_betas": betas(name),
+        "prediction_type": "sample",
+        "timestep_spacing": "trailing",
+        "clip_sample": False,
+    }
     ddpm = DDPMScheduler(num_train_timesteps=STEPS, **common, variance_type="fixed_small")
     ddpm.set_timesteps(steps)
     scheduler, (x0, x) = sampler("ddim", name, steps), torch.randn(2, 2, 3, 8)

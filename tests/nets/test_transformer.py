@@ -5,7 +5,13 @@ import torch
 from torch import nn
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
-from captioners.nets.language_model import CausalLM, CausalLMConfig, RecurrentLM, RecurrentLMConfig, sequence_log_likelihood
+from captioners.nets.language_model import (
+    CausalLM,
+    CausalLMConfig,
+    RecurrentLM,
+    RecurrentLMConfig,
+    sequence_log_likelihood,
+)
 from captioners.nets.matcher import MatcherConfig, TextTower
 from captioners.nets.transformer import Block, Places
 
@@ -28,7 +34,11 @@ def lm() -> CausalLM:
 
 @pytest.fixture(scope="module")
 def decoder() -> CaptionDecoder:
-    return randomised(CaptionDecoder(CaptionerConfig(vocab=VOCAB, dim=DIM, text_layers=1, cross_layers=2, max_tokens=16, media_dim=24)))
+    return randomised(
+        CaptionDecoder(
+            CaptionerConfig(vocab=VOCAB, dim=DIM, text_layers=1, cross_layers=2, max_tokens=16, media_dim=24)
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +53,9 @@ def grids(seed: int, images: int = 0, sounds: int = 0) -> dict[str, torch.Tensor
 
 
 def condition(decoder, grids, order=None):
-    return decoder.condition(grids, torch.arange(sum(map(len, grids.values()))) if order is None else torch.tensor(order))
+    return decoder.condition(
+        grids, torch.arange(sum(map(len, grids.values()))) if order is None else torch.tensor(order)
+    )
 
 
 def in_chunks(step, ids, sizes) -> torch.Tensor:
@@ -63,7 +75,9 @@ def in_chunks(step, ids, sizes) -> torch.Tensor:
 def test_cached_equals_uncached(lm, decoder, ids, sizes):
     torch.testing.assert_close(in_chunks(lm, ids, sizes), lm(ids)[0], **CLOSE)
     seen = condition(decoder, grids(0, images=3))
-    torch.testing.assert_close(in_chunks(lambda x, past: decoder(x, seen, past), ids, sizes), decoder(ids, seen)[0], **CLOSE)
+    torch.testing.assert_close(
+        in_chunks(lambda x, past: decoder(x, seen, past), ids, sizes), decoder(ids, seen)[0], **CLOSE
+    )
 
 
 def test_no_token_sees_what_comes_after_it(lm, decoder, ids):

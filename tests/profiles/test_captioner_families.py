@@ -1,11 +1,23 @@
-"""Captioners of other libraries for method 1: each family writes what its own library writes, and captions, traces, guides and scores."""
+"""Captioners of other libraries for method 1: each family writes what its own library writes, and captions, traces,
+guides and scores.
+"""
 
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_captioners import SIDE, save_blip, save_git, save_vit_gpt2, save_whisper, tiny_blip, tiny_git, tiny_vit_gpt2, tiny_whisper
+from tiny_captioners import (
+    SIDE,
+    save_blip,
+    save_git,
+    save_vit_gpt2,
+    save_whisper,
+    tiny_blip,
+    tiny_git,
+    tiny_vit_gpt2,
+    tiny_whisper,
+)
 from tiny_hub import load_half, save_all
 
 from captioners import registry
@@ -50,7 +62,9 @@ def vit_gpt2():
 def whisper():
     model = tiny_whisper()
     opening = torch.tensor([[326, 327, 328]] * 3)
-    theirs = model.generate(SOUNDS, decoder_input_ids=opening, max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False)
+    theirs = model.generate(
+        SOUNDS, decoder_input_ids=opening, max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False
+    )
     return whisper_decoder(model, opening=[326, 327]), model.model.encoder(SOUNDS).last_hidden_state, 328, 325, theirs
 
 
@@ -62,7 +76,9 @@ def made(request) -> SimpleNamespace:
     with torch.no_grad():
         decoder, grid, start, end, theirs = MADE[request.param]()
         condition = decoder.eval().condition({"image": grid}, torch.arange(len(grid)))
-    return SimpleNamespace(name=request.param, decoder=decoder, grid=grid, condition=condition, start=start, end=end, theirs=theirs)
+    return SimpleNamespace(
+        name=request.param, decoder=decoder, grid=grid, condition=condition, start=start, end=end, theirs=theirs
+    )
 
 
 @torch.no_grad()
@@ -138,7 +154,9 @@ def test_it_captions_traces_guides_and_scores(named, request):
     media = media_of(named, request)
     lab, spec = Lab(named.profile), registry.find("cfg").spec
     plain = lab.caption(media, "cfg", spec.settings(max_tokens=6))
-    guided = lab.caption(media, "cfg", spec.settings(max_tokens=6, guidance_scale=3, lm_weight=0.2, lm_prompt="a dog runs"))
+    guided = lab.caption(
+        media, "cfg", spec.settings(max_tokens=6, guidance_scale=3, lm_weight=0.2, lm_prompt="a dog runs")
+    )
     for result in (plain, guided):
         assert all(math.isfinite(t.cond) and math.isfinite(t.uncond) for t in result.trace)
         assert {"clipscore", "perplexity", "words"} <= set(result.scores)
@@ -153,7 +171,9 @@ def test_its_pieces_lead_back_to_their_tokens_and_a_caption_can_be_forked(named,
     media, method = media_of(named, request), registry.load("cfg", named.profile)
     settings = method.spec.settings(max_tokens=6)
     result, words = method.caption(media, settings), method.for_kind(media.kind).models.tokenizer
-    told = {t.position: t.token for t in result.trace if t.token != EOS and words.token_id(t.token) is not None}  # half a letter is not
+    told = {
+        t.position: t.token for t in result.trace if t.token != EOS and words.token_id(t.token) is not None
+    }  # half a letter is not
     again = method.caption(media, settings.replace(forced=told))
     assert [t.token for t in again.trace] == [t.token for t in result.trace]
     assert words.decode([*words.encode("a dog runs"), words.eos, *words.encode("birds")]) == "a dog runs"

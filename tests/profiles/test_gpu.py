@@ -32,7 +32,12 @@ def test_tensors_of_two_devices_do_not_meet():
         assert not isinstance(there.cpu(), OnGpu)
         assert isinstance(here.to("cuda"), OnGpu)
         assert there[torch.tensor([0, 1])].tolist() == [1.0, 1.0]
-        for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: here[there.long()], lambda: here @ there):
+        for wrong in (
+            lambda: there + here,
+            lambda: torch.cat([there, here]),
+            lambda: here[there.long()],
+            lambda: here @ there,
+        ):
             with pytest.raises(RuntimeError, match="same device"):
                 wrong()
         with pytest.raises(TypeError, match="numpy"):
@@ -51,7 +56,9 @@ def test_embedded_models_caption_on_a_gpu(name, picture, sound, embedded):
         assert all(isinstance(p, OnGpu) for p in lab.profile.models.language_model().parameters())
     assert [r.caption for r in results] == [r.caption for r in expected]
     for mine, theirs in zip(results, expected, strict=True):
-        assert {k: v.value for k, v in mine.scores.items()} == pytest.approx({k: v.value for k, v in theirs.scores.items()}, rel=1e-3)
+        assert {k: v.value for k, v in mine.scores.items()} == pytest.approx(
+            {k: v.value for k, v in theirs.scores.items()}, rel=1e-3
+        )
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +66,9 @@ def models(tmp_path_factory):
     return save_all(tmp_path_factory.mktemp("gpu") / "models")
 
 
-@pytest.mark.parametrize(("name", "kind"), [(m, k) for m in METHODS for k in ("picture", "sound") if (m, k) != ("cfg", "sound")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(m, k) for m in METHODS for k in ("picture", "sound") if (m, k) != ("cfg", "sound")]
+)
 def test_hub_models_caption_on_a_gpu(name, kind, models, request):
     """In half precision. CoCa describes pictures only."""
     with pretend_gpu():
@@ -79,7 +88,20 @@ def test_an_evaluation_runs_on_a_gpu(tmp_path, capsys):
     for device in ("cpu", "cuda"):
         out = tmp_path / f"{device}.json"
         with pretend_gpu():
-            code = main(["evaluate", str(tmp_path), "--device", device, "--method", "cfg", "--set", "max_tokens=4", "--json", str(out)])
+            code = main(
+                [
+                    "evaluate",
+                    str(tmp_path),
+                    "--device",
+                    device,
+                    "--method",
+                    "cfg",
+                    "--set",
+                    "max_tokens=4",
+                    "--json",
+                    str(out),
+                ]
+            )
         assert code == 0, capsys.readouterr().err
         (run,) = json.loads(out.read_text())["runs"]
         found.append({name: metric["mean"] for name, metric in run["metrics"].items()})

@@ -1,4 +1,6 @@
-"""The hub profile on tiny models of the very same classes: what is loaded, what is said when it cannot be, and the methods on it."""
+"""The hub profile on tiny models of the very same classes: what is loaded, what is said when it cannot be, and the
+methods on it.
+"""
 
 import dataclasses
 import math
@@ -114,7 +116,9 @@ def test_batch_stream_and_single_rows_of_coca_agree(coca, draw):
 
 @torch.no_grad()
 def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, picture):
-    """Greedy tokens of γ = 2, recomputed with open_clip's forward on the picture and on the token that stands for none."""
+    """Greedy tokens of γ = 2, recomputed with open_clip's forward on the picture and on the token that stands for
+    none.
+    """
     result = coca.caption(picture, coca.spec.settings(max_tokens=5, guidance_scale=2))
     model, decoder = coca.models.model.net, coca.models.model.decoder
     grid = coca.models.encode([picture])[0].grid[None]
@@ -122,7 +126,9 @@ def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, pictur
     for entry in result.trace:
         text = torch.tensor([ids])
         cond, uncond = (
-            model(None, text, image_latent=grid[:, 0], image_embs=embs, output_labels=False)["logits"][0, -1].log_softmax(-1)
+            model(None, text, image_latent=grid[:, 0], image_embs=embs, output_labels=False)["logits"][
+                0, -1
+            ].log_softmax(-1)
             for embs in (grid, decoder.null.expand_as(grid))
         )
         guided = 2 * cond - uncond
@@ -139,11 +145,14 @@ def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, pictur
 def test_a_caption_can_be_forked_at_any_of_its_own_tokens(coca, picture):
     settings = coca.spec.settings(max_tokens=6)
     result = coca.caption(picture, settings)
-    again = coca.caption(picture, settings.replace(forced={t.position: t.token for t in result.trace if t.token != EOS}))
+    again = coca.caption(
+        picture, settings.replace(forced={t.position: t.token for t in result.trace if t.token != EOS})
+    )
     assert [t.token for t in again.trace] == [t.token for t in result.trace]
 
 
-# --------------------------------------------------------------------------------------- LM guidance across vocabularies
+# --------------------------------------------------------------------------------------- LM guidance across
+# vocabularies
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +179,10 @@ def test_where_both_vocabularies_agree_the_lm_has_its_own_word(coca, clip_words,
     lm, words = coca.models.language_model(), coca.models.lm_tokenizer
     shared = [w for w in ("a", "dog", "the", "two", "men", "playing") if len(words.raw(f" {w}")) == 1]
     assert len(shared) >= 4
-    side, read = continuations(coca, prompt), [words.bos, *([*words.encode(prompt), words.eos, words.newline] if prompt else [])]
+    side, read = (
+        continuations(coca, prompt),
+        [words.bos, *([*words.encode(prompt), words.eos, words.newline] if prompt else [])],
+    )
     for said in ("", "a", "dog"):
         if said:
             side.append(torch.tensor(clip_words.encode(said)))
@@ -210,7 +222,9 @@ def test_an_unfinished_piece_counts_every_token_that_begins_with_it(coca, clip_w
     if len(ids) > 1:
         logp = lm(torch.tensor([[words.bos, *ids[:-1]]]))[0][0].log_softmax(-1)
         last = words.piece(ids[-1])
-        rest = sum(logp[-1, i].exp() for i in range(len(words)) if words.piece(i).startswith(last) and words.piece(i) != last)
+        rest = sum(
+            logp[-1, i].exp() for i in range(len(words)) if words.piece(i).startswith(last) and words.piece(i) != last
+        )
         longer = longer + sum(logp[i, t] for i, t in enumerate(ids[:-1])).exp() * rest
     expected = torch.stack([torch.as_tensor(longer), p[words.raw(" dog")].prod()]).log().log_softmax(0)
     assert found[piece] - found[whole] == pytest.approx((expected[0] - expected[1]).item(), abs=1e-3)
@@ -218,15 +232,24 @@ def test_an_unfinished_piece_counts_every_token_that_begins_with_it(coca, clip_w
 
 def test_guided_by_gpt2_rows_do_not_disturb_each_other(coca, draw):
     media = [draw(0), draw(1), draw(0), draw(1)]
-    values = [{"lm_weight": 0.5, "lm_prompt": "a dog runs"}, {}, {"lm_weight": 1.0}, {"lm_weight": 0.5, "decoding": "beam", "num_beams": 3}]
+    values = [
+        {"lm_weight": 0.5, "lm_prompt": "a dog runs"},
+        {},
+        {"lm_weight": 1.0},
+        {"lm_weight": 0.5, "decoding": "beam", "num_beams": 3},
+    ]
     settings = [coca.spec.settings(max_tokens=5, **v) for v in values]
     batch = coca.caption_batch(media, settings)
     single = [coca.caption(m, s) for m, s in zip(media, settings, strict=True)]
     assert [r.caption for r in batch] == [r.caption for r in single]
     assert batch[1].trace[0].lm is None
     assert batch[0].trace[0].lm == pytest.approx(single[0].trace[0].lm, abs=1e-3)
-    again = coca.caption(media[3], settings[3].replace(decoding="greedy", forced={t.position: t.token for t in single[3].trace}))
-    assert [t.lm for t in batch[3].trace] == pytest.approx([t.lm for t in again.trace], abs=1e-3)  # beams take their words along
+    again = coca.caption(
+        media[3], settings[3].replace(decoding="greedy", forced={t.position: t.token for t in single[3].trace})
+    )
+    assert [t.lm for t in batch[3].trace] == pytest.approx(
+        [t.lm for t in again.trace], abs=1e-3
+    )  # beams take their words along
 
 
 # ------------------------------------------------------------------------------------------------------------ loading
@@ -271,7 +294,9 @@ def test_the_readme_names_every_choice():
         assert f"`{role}`" in readme
         for source in sources:
             size = f"{source.millions:.0f} M" if source.millions else "see its page"
-            assert any(source.id in line and size in line and source.licence in line for line in readme.splitlines()), source.id
+            assert any(source.id in line and size in line and source.licence in line for line in readme.splitlines()), (
+                source.id
+            )
 
 
 def test_every_default_has_a_pinned_revision():
@@ -280,7 +305,9 @@ def test_every_default_has_a_pinned_revision():
 
 
 def test_the_tables_parameters_are_those_of_the_configurations():
-    """Counted on models without weights; `larger_clap_general` differs from transformers' default and is not counted here."""
+    """Counted on models without weights; `larger_clap_general` differs from transformers' default and is not counted
+    here.
+    """
     import open_clip
     from transformers import (
         BlipConfig,
@@ -301,7 +328,10 @@ def test_the_tables_parameters_are_those_of_the_configurations():
     )
 
     crossing = GPT2Config(add_cross_attention=True, is_decoder=True)
-    large, small = ({k: v for k, v in open_clip.get_model_config(f"coca_ViT-{n}").items() if k != "custom_text"} for n in ("L-14", "B-32"))
+    large, small = (
+        {k: v for k, v in open_clip.get_model_config(f"coca_ViT-{n}").items() if k != "custom_text"}
+        for n in ("L-14", "B-32")
+    )
     wide = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
     roberta_large = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, **wide)
     with torch.device("meta"):
@@ -309,10 +339,15 @@ def test_the_tables_parameters_are_those_of_the_configurations():
             "captioner": [
                 *(open_clip.CoCa(**size) for size in (large, large, small, small)),
                 BlipForConditionalGeneration(BlipConfig()),
-                VisionEncoderDecoderModel(VisionEncoderDecoderConfig.from_encoder_decoder_configs(ViTConfig(), crossing)),
+                VisionEncoderDecoderModel(
+                    VisionEncoderDecoderConfig.from_encoder_decoder_configs(ViTConfig(), crossing)
+                ),
                 GitForCausalLM(GitConfig()),
             ],
-            "language-model": [GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16)), GPT2LMHeadModel(GPT2Config())],
+            "language-model": [
+                GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16)),
+                GPT2LMHeadModel(GPT2Config()),
+            ],
             "image-ranker": [open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))],
             "audio-ranker": [ClapModel(ClapConfig())],
             "image-judge": [open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))],
@@ -320,12 +355,16 @@ def test_the_tables_parameters_are_those_of_the_configurations():
             "text-judge": [RobertaModel(roberta_large)],
         }
         base = DistilBertForSequenceClassification(DistilBertConfig())
-    counted = {role: [round(sum(p.numel() for p in net.parameters()) / 1e6) for net in some] for role, some in nets.items()}
+    counted = {
+        role: [round(sum(p.numel() for p in net.parameters()) / 1e6) for net in some] for role, some in nets.items()
+    }
     assert counted == {role: [round(source.millions) for source in ROLES[role]] for role in nets}
     assert round(sum(p.numel() for p in base.parameters()) / 1e6) == CLASSIFIER_BASE.millions
 
 
-@pytest.mark.parametrize("role", ["captioner", "image-judge", "audio-ranker", "language-model", "fluency-judge", "codes"])
+@pytest.mark.parametrize(
+    "role", ["captioner", "image-judge", "audio-ranker", "language-model", "fluency-judge", "codes"]
+)
 def test_offline_the_missing_model_is_named_and_how_to_get_it(role, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
@@ -333,11 +372,18 @@ def test_offline_the_missing_model_is_named_and_how_to_get_it(role, monkeypatch,
     with pytest.raises(ProfileError) as error:
         loader.get(role, lambda path, source: None)
     source = ROLES[role][0]
-    for part in (source.id, f"hf download {source.id} --revision {source.revision}", "--models FILE", "--profile embedded"):
+    for part in (
+        source.id,
+        f"hf download {source.id} --revision {source.revision}",
+        "--models FILE",
+        "--profile embedded",
+    ):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("can't allocate memory")])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("can't allocate memory")]
+)
 def test_too_little_memory_offers_a_smaller_choice(error, tmp_path):
     source = Source(str(tmp_path), family="open_clip", millions=638)
 
@@ -379,7 +425,11 @@ def test_a_models_file_may_be_yaml_and_keeps_known_revisions(tmp_path):
     )
     chosen = choose(tmp_path / "models.yaml")
     assert chosen["language-model"] == ROLES["language-model"][1]
-    assert (chosen["captioner"].revision, chosen["captioner"].blank, chosen["captioner"].millions) == ("abc", "zeros", 0)
+    assert (chosen["captioner"].revision, chosen["captioner"].blank, chosen["captioner"].millions) == (
+        "abc",
+        "zeros",
+        0,
+    )
     assert chosen["image-judge"] == ROLES["image-judge"][0]
 
 

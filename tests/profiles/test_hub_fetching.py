@@ -1,4 +1,6 @@
-"""What a visitor reads when a model cannot be had or is broken: one sentence with the right remedy, and no traceback."""
+"""What a visitor reads when a model cannot be had or is broken: one sentence with the right remedy, and no
+traceback.
+"""
 
 import re
 import shlex
@@ -32,7 +34,9 @@ def hub(tmp_path, monkeypatch):
     server = HubServer(save_open_clip(tmp_path / "repository", tiny_clip(0), CLIP))
     (server.folder / "unwanted.onnx").write_bytes(b"x" * 100)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", partial(huggingface_hub.snapshot_download, endpoint=server.url))
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", partial(huggingface_hub.snapshot_download, endpoint=server.url)
+    )
     monkeypatch.setattr(fetching, "REACH", Reach())
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)  # it waits between two tries
     yield server
@@ -76,7 +80,9 @@ def test_a_hub_that_refuses_says_why(hub, mode, says):
 
 def test_without_a_network_and_in_offline_mode_the_remedy_differs(hub, monkeypatch):
     monkeypatch.setattr(
-        huggingface_hub, "snapshot_download", partial(huggingface_hub.snapshot_download.func, endpoint="http://127.0.0.1:9")
+        huggingface_hub,
+        "snapshot_download",
+        partial(huggingface_hub.snapshot_download.func, endpoint="http://127.0.0.1:9"),
     )
     assert "the hub cannot be reached: check the network and run `hf download" in told()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -151,7 +157,9 @@ def test_a_broken_weights_file_is_named_with_its_remedy(tmp_path, breakage, form
     assert damage(file) == ""
     spoil, says = BREAKAGES[breakage]
     file.write_bytes(spoil(file.read_bytes()))
-    loader = ModelLoader({"language-model": Source(str(tmp_path / "model"), family="transformers")}, "cpu", lambda words: None)
+    loader = ModelLoader(
+        {"language-model": Source(str(tmp_path / "model"), family="transformers")}, "cpu", lambda words: None
+    )
     with pytest.raises(ProfileError, match=says) as error:
         loader.get("language-model", lambda path, source: pytest.fail("it was read"))
     assert str(file) in str(error.value)

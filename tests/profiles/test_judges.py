@@ -14,7 +14,13 @@ from tiny_hub import save_all
 from captioners import registry
 from captioners.captioner import Captioner
 from captioners.profiles.base import ProfileError, load_profile
-from captioners.profiles.embedded import EmbeddedClassifier, EmbeddedFluency, EmbeddedJudges, EmbeddedMatcher, PartLoader
+from captioners.profiles.embedded import (
+    EmbeddedClassifier,
+    EmbeddedFluency,
+    EmbeddedJudges,
+    EmbeddedMatcher,
+    PartLoader,
+)
 from captioners.profiles.hub.judges import HubJudges
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher
 from captioners.profiles.hub.model_loader import ModelLoader
@@ -59,7 +65,11 @@ def referents(thing: object) -> list[object]:
 
 def path_to_judge(adapter: Captioner, modules: set[int]) -> str | None:
     """How the adapter reaches a judge, as the types on the way, or None."""
-    home = vars(sys.modules[type(adapter).__module__]) if type(adapter).__module__.startswith("captioners.methods.") else {}
+    home = (
+        vars(sys.modules[type(adapter).__module__])
+        if type(adapter).__module__.startswith("captioners.methods.")
+        else {}
+    )
     queue = [(root, type(root).__name__) for root in (adapter, type(adapter), *home.values())]
     seen: dict[int, object] = {}  # keeps what it has seen alive, so that no id is used twice
     while queue:

@@ -1,4 +1,6 @@
-"""The weights that are shipped know what they should: small facts about our own examples, which nothing was trained on."""
+"""The weights that are shipped know what they should: small facts about our own examples, which nothing was trained
+on.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +17,9 @@ from captioners.training import PARTS
 
 PICTURES = sorted((ASSETS / "examples").glob("*.jpg"))
 SOUNDS = sorted((ASSETS / "examples").glob("*.ogg"))
-METRICS = {path.name.removesuffix(".metrics.json"): json.loads(path.read_text()) for path in WEIGHTS.glob("*.metrics.json")}
+METRICS = {
+    path.name.removesuffix(".metrics.json"): json.loads(path.read_text()) for path in WEIGHTS.glob("*.metrics.json")
+}
 
 
 def example(name: str):
@@ -57,7 +61,16 @@ def test_the_sound_judge_reached_its_accuracy():
 
 # parts that an earlier command made, without such a record; when one is trained again, its line goes
 EARLIER = {
-    *("tokenizer", "fluency-judge", "caption-lm", "image-encoder", "judge-encoder", "audio-encoder", "image-ranker", "image-judge"),
+    *(
+        "tokenizer",
+        "fluency-judge",
+        "caption-lm",
+        "image-encoder",
+        "judge-encoder",
+        "audio-encoder",
+        "image-ranker",
+        "image-judge",
+    ),
     *("audio-ranker", "audio-judge", "cfg", "image-vq", "audio-vq", "mc-diffusion", "prefix-diffusion"),
     *("audibility", "visibility", "audibility-judge"),
 }
@@ -99,7 +112,9 @@ def test_an_unguided_caption_ends_by_itself_and_does_not_loop(cfg, path):
 
 
 def test_the_unconditional_branch_is_the_marginal_of_the_conditional_one(cfg):
-    """p(first token) against p(first token | picture) averaged over our pictures; on the development split KL is in the metrics."""
+    """p(first token) against p(first token | picture) averaged over our pictures; on the development split KL is in
+    the metrics.
+    """
     method_models = cfg.models
     decoder = method_models.caption_decoder()
     grids = torch.stack([f.grid for f in method_models.encode([load_media(p) for p in PICTURES])])

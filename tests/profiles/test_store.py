@@ -12,7 +12,17 @@ from captioners.lab import Lab
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.profiles import embedded
 from captioners.profiles.embedded import PartLoader
-from captioners.profiles.store import MAX_BYTES, MissingPart, file_hash, find_part, load_into, part_files, part_hash, read_config, save_part
+from captioners.profiles.store import (
+    MAX_BYTES,
+    MissingPart,
+    file_hash,
+    find_part,
+    load_into,
+    part_files,
+    part_hash,
+    read_config,
+    save_part,
+)
 from captioners.resources import ASSETS, WEIGHTS
 from captioners.types import CaptionLabError
 
@@ -56,7 +66,9 @@ def test_a_weight_too_large_for_half_precision_is_refused(tmp_path):
 
 
 def test_a_missing_part_says_how_to_get_it(tmp_path):
-    with pytest.raises(MissingPart, match=r"There is no cfg\.safetensors in .*: run `python -m captioners train cfg`\."):
+    with pytest.raises(
+        MissingPart, match=r"There is no cfg\.safetensors in .*: run `python -m captioners train cfg`\."
+    ):
         find_part("cfg", tmp_path)
 
 

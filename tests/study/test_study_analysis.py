@@ -1,4 +1,6 @@
-"""Figures about votes: against textbook examples, against hand counts, and against simulated raters whose strengths are known."""
+"""Figures about votes: against textbook examples, against hand counts, and against simulated raters whose strengths
+are known.
+"""
 
 import csv
 import io
@@ -30,14 +32,18 @@ def vote(rater=1, item="1.png", a="x", b="y", answer="a", question="specific", c
 # ---------------------------------------------------------------------------------------------------------- formulas
 
 
-@pytest.mark.parametrize(("wins", "of", "low", "high"), [(10, 10, 0.7225, 1.0), (0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433)])
+@pytest.mark.parametrize(
+    ("wins", "of", "low", "high"), [(10, 10, 0.7225, 1.0), (0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433)]
+)
 def test_wilsons_interval_is_that_of_the_textbook(wins, of, low, high):
     assert wilson(wins, of) == pytest.approx((low, high), abs=1e-4)
     assert wilson(0, 0) is None
 
 
 def test_krippendorffs_alpha_is_that_of_his_own_example():
-    """Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", example C: four observers, nominal, missing values: 0.743."""
+    """Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", example C: four observers, nominal, missing
+    values: 0.743.
+    """
     table = (
         "1 2 3 3 2 1 4 1 2 . . .",
         "1 2 3 3 2 2 4 1 2 5 . 3",
@@ -101,8 +107,11 @@ def test_an_interval_is_wider_when_raters_disagree_as_wholes():
 # --------------------------------------------------------------------------------------------------------- coverage
 
 
-def coverage(raters: int, inputs: int, each: int, of_inputs: float, of_raters: float, nu: float, rounds: int) -> np.ndarray:
-    """How often the intervals hold the truth, for each of four systems. Inputs and raters have tastes of their own, of these deviations.
+def coverage(
+    raters: int, inputs: int, each: int, of_inputs: float, of_raters: float, nu: float, rounds: int
+) -> np.ndarray:
+    """How often the intervals hold the truth, for each of four systems. Inputs and raters have tastes of their own, of
+    these deviations.
 
     The truth is then what the model says of the average over tastes, by Gauss–Hermite quadrature.
     """
@@ -122,7 +131,9 @@ def coverage(raters: int, inputs: int, each: int, of_inputs: float, of_raters: f
         chances = probabilities(felt[vote, pairs[pair, 0]] - felt[vote, pairs[pair, 1]], nu)
         answer = (rng.random((len(vote), 1)) > chances.cumsum(1)[:, :2]).sum(1)
         cells = np.eye(18)[3 * pair + answer]
-        found, reach = two_way(cells, item, rater, lambda sums: fit(sums.reshape(*sums.shape[:-1], 6, 3), pairs, 4), 200, seed)
+        found, reach = two_way(
+            cells, item, rater, lambda sums: fit(sums.reshape(*sums.shape[:-1], 6, 3), pairs, 4), 200, seed
+        )
         covered.append(np.abs(found - target) <= reach)
     return np.mean(covered, axis=0)
 
@@ -130,7 +141,12 @@ def coverage(raters: int, inputs: int, each: int, of_inputs: float, of_raters: f
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("raters", "inputs", "each", "of_inputs", "of_raters", "nu"),
-    [(20, 30, 25, 0.0, 0.0, 0.0), (40, 30, 25, 0.5, 0.5, 0.5), (40, 60, 25, 1.0, 0.3, 0.0), (30, 60, 25, 0.3, 1.0, 0.3)],
+    [
+        (20, 30, 25, 0.0, 0.0, 0.0),
+        (40, 30, 25, 0.5, 0.5, 0.5),
+        (40, 60, 25, 1.0, 0.3, 0.0),
+        (30, 60, 25, 0.3, 1.0, 0.3),
+    ],
     ids=["no tastes", "both, with ties", "inputs differ", "raters differ"],
 )
 def test_intervals_hold_the_truth_in_90_to_98_of_100_studies(raters, inputs, each, of_inputs, of_raters, nu):
@@ -151,7 +167,14 @@ def some_votes() -> list[Vote]:
         for i in range(10)
         for q in QUESTIONS
     ]
-    return [*votes, *(vote(r, a="check", b="", answer="ab"[r == 3], check=True, question=q.id) for r in (1, 2, 3) for q in QUESTIONS)]
+    return [
+        *votes,
+        *(
+            vote(r, a="check", b="", answer="ab"[r == 3], check=True, question=q.id)
+            for r in (1, 2, 3)
+            for q in QUESTIONS
+        ),
+    ]
 
 
 def test_who_fails_the_checks_is_left_out():

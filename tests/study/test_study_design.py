@@ -50,7 +50,12 @@ def given(path, captions: dict[str, str]) -> None:
 
 def test_without_a_file_every_method_meets_itself_unguided():
     design = read_design(None, "pictures")
-    assert (design.title, design.questions, design.share, design.check_every) == ("pictures", QUESTIONS, SHARE, CHECK_EVERY)
+    assert (design.title, design.questions, design.share, design.check_every) == (
+        "pictures",
+        QUESTIONS,
+        SHARE,
+        CHECK_EVERY,
+    )
     assert ("cfg", "cfg unguided") in design.comparisons
     settings = {s.name: s.settings for s in design.systems}
     assert settings["cfg"]["guidance_scale"] > settings["cfg unguided"]["guidance_scale"] == 1
@@ -65,7 +70,9 @@ def test_methods_values_and_files_are_compared(ask, tmp_path):
     assert len(values.comparisons) == 3
     for name in "ab":
         given(tmp_path / f"{name}.jsonl", {"0.png": f"{name} says", "1.png": name})
-    files = read_design(ask('captions = ["a.jsonl", "b.jsonl"]\n[[question]]\nid = "true"\ntext = "Which is true?"'), "")
+    files = read_design(
+        ask('captions = ["a.jsonl", "b.jsonl"]\n[[question]]\nid = "true"\ntext = "Which is true?"'), ""
+    )
     assert files.comparisons == (("a", "b"),)
     assert [q.id for q in files.questions] == ["true"]
     both = make_design("", ["guidance", "methods"], ["cfg", "classifier"])
@@ -144,7 +151,10 @@ class Captions:
 
     def results(self, media, method, settings):
         self.asked += 1
-        return [self.lab.score(fakes.Echo(None).result(f"{method} {media.kind} at {s['guidance_scale']}", s), media) for s in settings]
+        return [
+            self.lab.score(fakes.Echo(None).result(f"{method} {media.kind} at {s['guidance_scale']}", s), media)
+            for s in settings
+        ]
 
 
 @pytest.fixture
@@ -205,7 +215,13 @@ def test_a_picture_leaves_its_name_and_its_data_behind(folder):
 
 
 def test_the_leaderboard_is_hidden_until_ten_votes():
-    board = [{"text": "Which?", "votes": 12, "strengths": [{"system": "<x>", "strength": 0.5, "low": 0.1, "high": 0.9, "group": 0}]}]
+    board = [
+        {
+            "text": "Which?",
+            "votes": 12,
+            "strengths": [{"system": "<x>", "strength": 0.5, "low": 0.1, "high": 0.9, "group": 0}],
+        }
+    ]
     assert "opens after 10 votes: you have 9" in leaderboard_html(9, ())
     html = leaderboard_html(10, board)
     assert "&lt;x&gt;" in html
@@ -245,7 +261,10 @@ def test_the_command_line_reports_links_and_forgets(folder, echo, tmp_path, caps
             ballot = store.vote(made.study, rater, ballot.position, {q.id: "b" for q in QUESTIONS})
     store.close()
     outputs = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html")}
-    assert main(["study", "report", where, *(part for kind, path in outputs.items() for part in (f"--{kind}", str(path)))]) == 0
+    assert (
+        main(["study", "report", where, *(part for kind, path in outputs.items() for part in (f"--{kind}", str(path)))])
+        == 0
+    )
     said = capsys.readouterr().out
     assert "echo guidance_scale=2: strength" in said
     report = json.loads(outputs["json"].read_text())
@@ -253,7 +272,9 @@ def test_the_command_line_reports_links_and_forgets(folder, echo, tmp_path, caps
     assert report["raters"] == 3
     assert "<svg" in outputs["html"].read_text()
     assert outputs["csv"].read_text().count("\n") == 25
-    assert not [r for r in raters if r in outputs["csv"].read_text() + outputs["html"].read_text() + outputs["json"].read_text()]
+    assert not [
+        r for r in raters if r in outputs["csv"].read_text() + outputs["html"].read_text() + outputs["json"].read_text()
+    ]
     assert main(["study", "links", where]) == 0
     assert f"results={made.study.secret}" in capsys.readouterr().out
     assert main(["study", "forget", where, "--rater", raters[0]]) == 0

@@ -25,15 +25,21 @@ from captioners.study.store import Pair, Store, Study, TooFast
 from captioners.types import CaptionLabError
 
 ITEMS = 6
-DESIGN = Design("A study", QUESTIONS, (System("x"), System("y"), System("z")), (("x", "y"), ("x", "z"), ("y", "z")), 9, 5)
+DESIGN = Design(
+    "A study", QUESTIONS, (System("x"), System("y"), System("z")), (("x", "y"), ("x", "z"), ("y", "z")), 9, 5
+)
 ALL_A = {q.id: "a" for q in QUESTIONS}
 
 
 def add_study(store: Store, design: Design = DESIGN, items: int = ITEMS) -> Study:
     study = store.add_study("s", design)
     for i in range(items):
-        pairs = [Pair(a, b, f"{a} {i}", f"{b} {i}", {"clipscore": 1.0}, {"clipscore": 0.5}) for a, b in design.comparisons]
-        store.add_item("s", f"{i}.png", "image", [*pairs, Pair("check", "", "choose this", "not this", {}, {}, is_check=True)])
+        pairs = [
+            Pair(a, b, f"{a} {i}", f"{b} {i}", {"clipscore": 1.0}, {"clipscore": 0.5}) for a, b in design.comparisons
+        ]
+        store.add_item(
+            "s", f"{i}.png", "image", [*pairs, Pair("check", "", "choose this", "not this", {}, {}, is_check=True)]
+        )
     return study
 
 
@@ -187,7 +193,9 @@ def test_new_raters_are_limited_too(store, monkeypatch):
         store.join("s")
 
 
-@pytest.mark.parametrize("answers", [{}, {"specific": "a"}, {"specific": "a", "fluent": "maybe"}, {**ALL_A, "more": "a"}])
+@pytest.mark.parametrize(
+    "answers", [{}, {"specific": "a"}, {"specific": "a", "fluent": "maybe"}, {**ALL_A, "more": "a"}]
+)
 def test_answers_that_do_not_fit_are_refused(store, answers):
     study = add_study(store)
     rater = store.join("s")
@@ -233,7 +241,9 @@ def test_a_store_is_brought_to_the_newest_version_and_keeps_its_votes(tmp_path, 
     vote_all(store, study, store.join("s"))
     before = store.votes("s")
     store.close()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE rater ADD COLUMN language TEXT NOT NULL DEFAULT ''",)))
+    monkeypatch.setattr(
+        schema, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE rater ADD COLUMN language TEXT NOT NULL DEFAULT ''",))
+    )
     newer = Store(path)
     assert newer.votes("s") == before
     with newer.database.transaction() as execute:
@@ -317,7 +327,9 @@ def kill_rounds(tmp_path: Path, rounds: int) -> int:
         timer.start()
         said = process.stdout.read()  # until it is killed
         assert process.wait() == -signal.SIGKILL
-        confirmed |= {(rater, int(place)) for rater, place in (line.split() for line in said.splitlines() if line.count(" ") == 1)}
+        confirmed |= {
+            (rater, int(place)) for rater, place in (line.split() for line in said.splitlines() if line.count(" ") == 1)
+        }
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

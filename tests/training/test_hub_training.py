@@ -41,7 +41,11 @@ def data(tmp_path_factory):
     lines = []
     for i, caption in enumerate(CAPTIONS):
         fakes.picture(folder / "images" / f"{i}.png", i)
-        lines.append(json.dumps({"image": f"{i}.png", "split": "dev" if i >= 3 else "train", "captions": [caption, f"{caption} today"]}))
+        lines.append(
+            json.dumps(
+                {"image": f"{i}.png", "split": "dev" if i >= 3 else "train", "captions": [caption, f"{caption} today"]}
+            )
+        )
     (folder / "captions.jsonl").write_text("\n".join(lines))
     (folder / "audibility").mkdir()
     (folder / "audibility/audible.txt").write_text("\n".join(f"a car horn sounds {i}" for i in range(12)))
@@ -56,7 +60,9 @@ def small(monkeypatch):
         monkeypatch.setattr(module, "RECIPE", replace(module.RECIPE, batch=size))
     monkeypatch.setattr(captioner, "RECIPE", replace(captioner.RECIPE, lr=1e-2))
     monkeypatch.setattr(mask_denoiser, "SIZES", {"dim": 16, "text_layers": 0, "cross_layers": 2, "heads": 2})
-    monkeypatch.setattr(prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16})
+    monkeypatch.setattr(
+        prefix_denoiser, "SIZES", prefix_denoiser.SIZES | {"embed": 8, "dim": 16, "layers": 2, "heads": 2, "hidden": 16}
+    )
 
 
 def train(part, data, models, out, capsys, device="cpu") -> dict:
@@ -116,8 +122,14 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
     (features,) = method_models.encode([picture])
     assert torch.allclose(features.pooled, method_models.ranker("image").embed_media([picture])[0])
     net = method_models.prefix_denoiser()
-    prefix = net.prefix({"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([method_models.start_token("image")]))
-    assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (1, 6, len(method_models.tokenizer))
+    prefix = net.prefix(
+        {"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([method_models.start_token("image")])
+    )
+    assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (
+        1,
+        6,
+        len(method_models.tokenizer),
+    )
     assert set(caption("prefix-diffusion", models, tmp_path, picture).weights) == {"prefix-diffusion", "image-ranker"}
     assert any("describes pictures only" in note for note in caption("prefix-diffusion", models, tmp_path, sound).notes)
 

@@ -1,4 +1,6 @@
-"""Training on several processes, started as `accelerate launch` starts them: each takes its share of the batches, and all agree."""
+"""Training on several processes, started as `accelerate launch` starts them: each takes its share of the batches,
+and all agree.
+"""
 
 import json
 import os
@@ -46,7 +48,16 @@ def test_two_processes_share_the_batches_and_agree_on_the_weights(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(program), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        str(program),
+        str(tmp_path),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -22,7 +22,11 @@ SOUNDS = ("dog", "rain", "siren", "wind", "clapping")
 
 
 def caption(rng: random.Random) -> str:
-    return f"a {rng.choice(COLOURS)} {rng.choice(('cat', 'car', 'house', 'tree'))} {rng.choice(('in', 'near', 'behind'))} the garden"
+    return (
+        f"a {rng.choice(COLOURS)} {rng.choice(('cat', 'car', 'house', 'tree'))} "
+        f"{rng.choice(('in', 'near', 'behind'))} "
+        "the garden"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,11 @@ def data(tmp_path_factory) -> Path:
         rows = []
         for i in range(24):
             Image.new("RGB", (64, 48), rng.choice(COLOURS)).save(folder / name / "images" / f"{i}.png")
-            row = {"image": f"{i}.png", "split": "dev" if i % 4 == 0 else "train", "captions": [caption(rng) for _ in range(5)]}
+            row = {
+                "image": f"{i}.png",
+                "split": "dev" if i % 4 == 0 else "train",
+                "captions": [caption(rng) for _ in range(5)],
+            }
             rows.append(row | ({"objects": ["cat", "car"][: 1 + i % 2], "size": [640, 480]} if name == "coco" else {}))
         (folder / name / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name in ("esc50", "sounds"):
@@ -43,23 +51,47 @@ def data(tmp_path_factory) -> Path:
             soundfile.write(folder / name / "audio" / f"gtzan-{i}.ogg", 0.1 * noise.standard_normal(16_000), 16_000)
     lines = [f"gtzan-{i}.ogg,{1 + i % 4},{SOUNDS[i % 5]},False" for i in range(40)]
     (folder / "esc50/esc50.csv").write_text("\n".join(["filename,fold,category,esc10", *lines]))
-    labels = [{"audio": f"gtzan-{i}.ogg", "source": "made up", "label": ("jazz music", "gun shot")[i % 2]} for i in range(40)]
+    labels = [
+        {"audio": f"gtzan-{i}.ogg", "source": "made up", "label": ("jazz music", "gun shot")[i % 2]} for i in range(40)
+    ]
     (folder / "sounds/labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
     (folder / "text").mkdir()
-    for name in ("multi30k", "coco_val2017", "coco_more", "audiocaps_train", "audiocaps_val", "clotho_train", "clotho_val"):
+    for name in (
+        "multi30k",
+        "coco_val2017",
+        "coco_more",
+        "audiocaps_train",
+        "audiocaps_val",
+        "clotho_train",
+        "clotho_val",
+    ):
         (folder / "text" / f"{name}.txt").write_text(
             "\n".join(f"{caption(rng)} {i % 97}" for i in range(10_000 if "audio" in name else 6000))
         )
     (folder / "audibility").mkdir()
     (folder / "audibility/audible.txt").write_text("\n".join(f"a dog barks {i}" for i in range(6000)))
-    (folder / "audibility/not_audible.txt").write_text("\n".join(f"a {rng.choice(COLOURS)} idea {i}" for i in range(6000)))
+    (folder / "audibility/not_audible.txt").write_text(
+        "\n".join(f"a {rng.choice(COLOURS)} idea {i}" for i in range(6000))
+    )
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not all(map(find_spec, TEACHERS)), reason="captioners/training/requirements.txt is not installed")
 def test_every_part_is_made_and_the_app_runs_on_them(data, tmp_path, picture, sound):
-    command = [sys.executable, "-m", "captioners", "train", "all", "--data", data, "--out", tmp_path / "out", "--cache", tmp_path / "cache"]
+    command = [
+        sys.executable,
+        "-m",
+        "captioners",
+        "train",
+        "all",
+        "--data",
+        data,
+        "--out",
+        tmp_path / "out",
+        "--cache",
+        tmp_path / "cache",
+    ]
     command += ["--epochs", "0.01", "--device", "cpu"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     for line in process.stdout:  # killed in the middle, it goes on where it was

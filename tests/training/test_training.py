@@ -1,4 +1,6 @@
-"""The training loop on a toy problem, the corpus readers on a made-up folder, and captions for clips that have a class."""
+"""The training loop on a toy problem, the corpus readers on a made-up folder, and captions for clips that have a
+class.
+"""
 
 import itertools
 import json
@@ -115,7 +117,9 @@ def test_a_finished_run_is_not_run_again(job):
 
     second, report = run(job, seed=3, loss=never)
     assert len(report["history"]) == EPOCHS
-    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("better", "values", "best"), [("score", [1, 3, 2, 2.9], 2), ("-score", [5, 4, 1, 2], 3)])
@@ -148,7 +152,17 @@ def test_the_learning_rate_rises_and_falls():
 def test_a_training_can_go_on_from_given_weights(job, tmp_path):
     save_part(tmp_path / "old", "toy", network(5), {})
     recipe = replace(RECIPE, epochs=1, lr=1e-9, ema=0.0)
-    model, _ = fit(replace(job, start=tmp_path / "old"), "toy", network(0), batches, STEPS, squared_error, on_held_out, recipe, "-error")
+    model, _ = fit(
+        replace(job, start=tmp_path / "old"),
+        "toy",
+        network(0),
+        batches,
+        STEPS,
+        squared_error,
+        on_held_out,
+        recipe,
+        "-error",
+    )
     for name, value in network(5).state_dict().items():
         if "running" not in name and "tracked" not in name:
             assert torch.allclose(model.state_dict()[name], value, atol=1e-3), name
@@ -214,11 +228,22 @@ def data(job):
         (job.data / folder).mkdir(parents=True)
     (job.data / "data.toml").write_text(DATA)
     splits = ["train", "train", "train", "dev"]
-    rows = [{"image": f"{i}.jpg", "split": split, "captions": [f"picture {i} {k}" for k in "abcde"]} for i, split in enumerate(splits)]
+    rows = [
+        {"image": f"{i}.jpg", "split": split, "captions": [f"picture {i} {k}" for k in "abcde"]}
+        for i, split in enumerate(splits)
+    ]
     (job.data / "street/captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    square = {"image": "s.avif", "split": "train", "captions": ["a cat"], "objects": ["cat", "chair"], "size": [640, 480]}
+    square = {
+        "image": "s.avif",
+        "split": "train",
+        "captions": ["a cat"],
+        "objects": ["cat", "chair"],
+        "size": [640, 480],
+    }
     (job.data / "squares/captions.jsonl").write_text(json.dumps(square))
-    (job.data / "folds/table.csv").write_text("filename,fold,category,esc10\n1-a.ogg,1,dog,True\n4-b.ogg,4,rain,False\n")
+    (job.data / "folds/table.csv").write_text(
+        "filename,fold,category,esc10\n1-a.ogg,1,dog,True\n4-b.ogg,4,rain,False\n"
+    )
     clips = [{"audio": f"r{i % 40}-{i}.ogg", "label": "dog bark" if i % 2 else "gun shot"} for i in range(80)]
     (job.data / "labelled/labels.jsonl").write_text("\n".join(map(json.dumps, clips)))
     (job.data / "text/blocked.txt").write_text("\n".join(f"multi {i} {k}" for k in "abcde" for i in range(2)) + "\n\n")
@@ -275,7 +300,9 @@ def test_the_halves_share_no_picture_and_leave_nothing_out(data, name):
 
 def test_the_tokenizer_reads_everything_but_the_development_split(data):
     texts = corpus.everything(data)
-    assert {"picture 2 e", "a cat", "multi 1 a", "run 3 4", "another sound", "to be heard", "not to be heard"} <= set(texts)
+    assert {"picture 2 e", "a cat", "multi 1 a", "run 3 4", "another sound", "to be heard", "not to be heard"} <= set(
+        texts
+    )
     assert not any(text.startswith("picture 3") or text == "held out" for text in texts)
 
 
@@ -454,7 +481,8 @@ def test_the_papers_own_values_can_be_chosen(job):
 
 
 @pytest.mark.parametrize(
-    ("setting", "says"), [(("width", "9"), "choose from epochs, .*vocab, dim"), (("dim", "wide"), "dim=wide is not possible")]
+    ("setting", "says"),
+    [(("width", "9"), "choose from epochs, .*vocab, dim"), (("dim", "wide"), "dim=wide is not possible")],
 )
 def test_a_setting_that_is_not_possible_is_refused(job, setting, says):
     with pytest.raises(CaptionLabError, match=says):
@@ -500,10 +528,14 @@ def test_a_kill_within_an_epoch_costs_only_what_came_after_the_last_checkpoint(j
     steps.clear()
     resumed, _ = run(again, seed=7, loss=lambda model, batch: (steps.append(1), squared_error(model, batch))[1])
     assert len(steps) == (EPOCHS - 1) * STEPS - 5
-    assert all(torch.equal(a, b) for a, b in zip(straight.state_dict().values(), resumed.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(straight.state_dict().values(), resumed.state_dict().values(), strict=True)
+    )
 
 
 def test_the_record_of_a_training_tells_its_command(job):
     asked = replace(job, seed=3, epochs=0.5, settings=(("dim", "9"),))
-    assert asked.command("cfg") == "python -m captioners train cfg --data DATA --out DIR --seed 3 --epochs 0.5 --set dim=9"
+    assert (
+        asked.command("cfg") == "python -m captioners train cfg --data DATA --out DIR --seed 3 --epochs 0.5 --set dim=9"
+    )
     assert job.command("cfg") == "python -m captioners train cfg --data DATA --out DIR"

@@ -49,11 +49,15 @@ def test_compare_runs_every_method_that_can(client):
     results = [from_json(Result, r) for r in answer["results"]]
     assert [r.method for r in results] == ["echo", "shout"]
     assert results[0].scores["clipscore"].encoder == "hash-8"
-    assert [r["method"] for r in client.predict(handle_file(examples.SOUNDS[0]), api_name="/compare")["results"]] == ["echo"]
+    assert [r["method"] for r in client.predict(handle_file(examples.SOUNDS[0]), api_name="/compare")["results"]] == [
+        "echo"
+    ]
 
 
 def test_caption_takes_controls_and_forced_tokens(client):
-    answer = client.predict(PICTURE, method="echo", guidance_scale=3, seed=5, forced={"2": "there"}, api_name="/caption")
+    answer = client.predict(
+        PICTURE, method="echo", guidance_scale=3, seed=5, forced={"2": "there"}, api_name="/caption"
+    )
     (result,) = answer["results"]
     assert result["caption"].endswith("there")
     assert (result["settings"]["guidance_scale"], result["seed"]) == (3.0, 5)
@@ -61,7 +65,10 @@ def test_caption_takes_controls_and_forced_tokens(client):
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [({"guidance_scale": 99}, "guidance_scale = 99"), ({"method": "echo", "volume": "loud"}, "no control called 'volume'")],
+    [
+        ({"guidance_scale": 99}, "guidance_scale = 99"),
+        ({"method": "echo", "volume": "loud"}, "no control called 'volume'"),
+    ],
 )
 def test_a_bad_setting_is_an_error_with_its_sentence(client, arguments, sentence):
     with pytest.raises(AppError, match=sentence):
@@ -82,10 +89,15 @@ def test_a_language_model_finds_and_uses_both_tools(client):
     picture = "data:image/jpeg;base64," + base64.b64encode(Path(examples.PICTURES[0]).read_bytes()).decode()
 
     async def use() -> tuple:
-        async with streamable_http_client(f"{client.src}gradio_api/mcp/") as (read, write, *_), ClientSession(read, write) as session:
+        async with (
+            streamable_http_client(f"{client.src}gradio_api/mcp/") as (read, write, *_),
+            ClientSession(read, write) as session,
+        ):
             await session.initialize()
             tools = (await session.list_tools()).tools
-            return tools, await session.call_tool("caption", {"media": picture, "method": "echo", "seed": 5, "forced": {"2": "there"}})
+            return tools, await session.call_tool(
+                "caption", {"media": picture, "method": "echo", "seed": 5, "forced": {"2": "there"}}
+            )
 
     tools, answer = asyncio.run(use())
     assert [t.name for t in tools] == ["compare", "caption"]
@@ -106,7 +118,9 @@ def test_app_py_serves_where_it_is_told_and_warms_up_behind_the_page(monkeypatch
     from captioners.ui import serve
 
     calls = []
-    monkeypatch.setattr(serve, "build", lambda studio, profile, device, store: calls.append((profile, device)) or Page())
+    monkeypatch.setattr(
+        serve, "build", lambda studio, profile, device, store: calls.append((profile, device)) or Page()
+    )
     monkeypatch.setattr(serve.Studio, "warm_up", lambda self, path: calls.append(path))
 
     class Page:

@@ -32,7 +32,10 @@ def test_eight_visitors_get_their_own_answers_in_flat_memory(embedded):
     memory: list[float] = []
 
     def asked(visitor: int, turn: int) -> tuple[str, dict]:
-        return examples.PICTURES[(visitor + turn) % len(examples.PICTURES)], {"seed": 100 * visitor + turn, "max_tokens": TOKENS}
+        return examples.PICTURES[(visitor + turn) % len(examples.PICTURES)], {
+            "seed": 100 * visitor + turn,
+            "max_tokens": TOKENS,
+        }
 
     def visit(visitor: int) -> list[list[str]]:
         client, said = Client(url, verbose=False), []
@@ -48,11 +51,15 @@ def test_eight_visitors_get_their_own_answers_in_flat_memory(embedded):
             answers = list(pool.map(visit, range(VISITORS)))
     finally:
         page.close()
-    print(f"{sum(map(len, answers))} answers, {len(registry.available())} methods, {memory[9]:.0f} → {memory[-1]:.0f} MB")
+    print(
+        f"{sum(map(len, answers))} answers, {len(registry.available())} methods, {memory[9]:.0f} → {memory[-1]:.0f} MB"
+    )
     alone = Lab(embedded)
     for visitor, said in enumerate(answers):
         for turn, captions in enumerate(said):
             picture, controls = asked(visitor, turn)
             heard = {s: {k: v for k, v in controls.items() if s.listens_to(k)} for s in registry.available()}
-            assert captions == [alone.caption(load_media(picture), s.id, s.settings(**values)).caption for s, values in heard.items()]
+            assert captions == [
+                alone.caption(load_media(picture), s.id, s.settings(**values)).caption for s, values in heard.items()
+            ]
     assert memory[-1] == pytest.approx(memory[9], rel=0.05)

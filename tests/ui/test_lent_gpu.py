@@ -1,4 +1,6 @@
-"""A ZeroGPU Space: models are read before the launch, borrowed time goes to decoding alone, one comparison is one loan."""
+"""A ZeroGPU Space: models are read before the launch, borrowed time goes to decoding alone, one comparison is one
+loan.
+"""
 
 import os
 import sys
@@ -108,7 +110,9 @@ def test_the_time_that_is_asked_for_is_made_from_the_request(picture):
     assert loan_seconds(everything) < 60  # less than one loan of the default length
 
 
-def test_models_are_read_once_before_the_launch_and_found_by_every_loan(lent, monkeypatch, picture, tmp_path, one_thread):
+def test_models_are_read_once_before_the_launch_and_found_by_every_loan(
+    lent, monkeypatch, picture, tmp_path, one_thread
+):
     """Reading is counted in a file, because what a forked process remembers is lost."""
     log, load_into = tmp_path / "read.txt", embedded_profile.load_into
 
@@ -125,7 +129,9 @@ def test_models_are_read_once_before_the_launch_and_found_by_every_loan(lent, mo
     assert len(read) == len(set(read))
     for seed in (0, 1):  # two loans: another process each time
         for spec in registry.available():
-            brief = {c.name: max(c.low, 2) for c in spec.controls if c.name in ("max_tokens", "num_steps", "num_candidates")}
+            brief = {
+                c.name: max(c.low, 2) for c in spec.controls if c.name in ("max_tokens", "num_steps", "num_candidates")
+            }
             (result,) = studio.results(picture, spec.id, [spec.settings(seed=seed, **brief)])
             assert result.scores["clipscore"].value
     assert len(lent.loans) == 2 * len(registry.available())

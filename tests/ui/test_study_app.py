@@ -122,7 +122,10 @@ def test_forty_raters_at_once_have_every_vote_kept_once(study):
     confirmed = [vote for votes, _ in answers for vote in votes]
     seconds = sorted(s for _, took in answers for s in took)
     p50, p95 = seconds[len(seconds) // 2], seconds[int(0.95 * len(seconds))]
-    print(f"{len(confirmed)} votes of {RATERS} raters: p50 {p50 * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms, most {seconds[-1] * 1000:.0f} ms")
+    print(
+        f"{len(confirmed)} votes of {RATERS} raters: p50 {p50 * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms, most "
+        f"{seconds[-1] * 1000:.0f} ms"
+    )
     assert len(set(confirmed)) == len(confirmed) == RATERS * VOTES
     assert kept(study) == Counter(dict.fromkeys(confirmed, 2))  # two questions each, none twice
     assert p95 < 1

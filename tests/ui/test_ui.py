@@ -44,7 +44,9 @@ def test_the_preset_off_is_off_whatever_a_method_was_set_to():
     front = knobs.front_controls(registry.available())
     moved = knobs.presets(registry.available())["off"]
     for spec in registry.available():
-        own = {c.name: c.choices[-1] if c.kind == "choice" else c.default for c in knobs.own_controls(spec)}  # mcs-printed among them
+        own = {
+            c.name: c.choices[-1] if c.kind == "choice" else c.default for c in knobs.own_controls(spec)
+        }  # mcs-printed among them
         values = {name: c.default for name, c in front.items()} | moved
         pressed = knobs.gather(spec, values, tuple(moved), own | knobs.own_preset(spec, "off"), 0)
         assert pressed == spec.without_guidance(pressed)
@@ -76,7 +78,9 @@ def test_a_link_reopens_the_view_it_was_made_of():
     link = view.link("/somewhere/else/cat.jpg", ["one"], ("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
     query = dict(pair.split("=") for pair in link.removeprefix("?").split("&"))
     assert query == {"input": "cat", "seed": "7", "guidance_scale": "3.5", "one.temperature": "0.5"}
-    _, _, source, _, methods, touched, seed, scale, lm, alpha, temperature = view.restore(SimpleNamespace(query_params=query))
+    _, _, source, _, methods, touched, seed, scale, lm, alpha, temperature = view.restore(
+        SimpleNamespace(query_params=query)
+    )
     assert source == examples.PICTURES[4]
     assert methods == ["one"]
     assert (touched, seed, scale, lm, alpha, temperature) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
@@ -92,7 +96,10 @@ def test_a_link_names_the_methods_where_some_are_left_out(monkeypatch):
     told = []
     monkeypatch.setattr(sharing.gr, "Warning", lambda text, title: told.append(text))
     view = sharing.PageLink([SPEC, OTHER], {})
-    assert view.link(examples.PICTURES[0], [OTHER.id], (), 0, *(c.default for c in view.own.values())) == f"?methods={OTHER.id}"
+    assert (
+        view.link(examples.PICTURES[0], [OTHER.id], (), 0, *(c.default for c in view.own.values()))
+        == f"?methods={OTHER.id}"
+    )
     mine, others, *_ = shown = view.restore(SimpleNamespace(query_params={"methods": f"{OTHER.id},nobody"}))
     assert (mine.visible, others.visible, shown[5]) == (False, True, [OTHER.id])
     assert told == [f"There is no method called 'nobody': choose from {SPEC.id}, {OTHER.id}."]
@@ -102,7 +109,9 @@ def test_a_run_leaves_as_json_and_as_one_file(picture):
     made = result()
     data = json.loads(sharing.as_json((made, result("a pet")), None))
     assert (data["results"][0]["caption"], data["unguided"][0]["caption"]) == ("a <dog>", "a pet")
-    assert sharing.as_json(None, None) == sweep_json(None) == sweep_csv(None) == batch_csv([]) == ""  # nothing to save yet
+    assert (
+        sharing.as_json(None, None) == sweep_json(None) == sweep_csv(None) == batch_csv([]) == ""
+    )  # nothing to save yet
     page = sharing.as_html(picture, [(SPEC, made, result("a pet"))])
     assert "data:image/jpeg;base64," in page
     assert "<script" not in page
@@ -136,5 +145,7 @@ def test_about_speaks_of_every_method_in_its_own_words(monkeypatch):
 
 
 def test_no_control_has_a_name_that_clients_take_for_a_file():
-    """gradio_client downloads every {"path": …} in an answer, and a Result carries its settings by name: call it something else."""
+    """gradio_client downloads every {"path": …} in an answer, and a Result carries its settings by name: call it
+    something else.
+    """
     assert "path" not in {c.name for spec in registry.available() for c in spec.controls}

@@ -56,7 +56,12 @@ def test_a_finished_caption_offers_alternatives_but_not_the_end_or_the_word_itse
 def test_word_pieces_are_joined():
     html = caption_html(
         "one",
-        Step(2, 2, [StepToken(" sun", "final", 1), StepToken("set", "final", 1)], [trace(0, " sun", -1, -1), trace(1, "set", -1, -1)]),
+        Step(
+            2,
+            2,
+            [StepToken(" sun", "final", 1), StepToken("set", "final", 1)],
+            [trace(0, " sun", -1, -1), trace(1, "set", -1, -1)],
+        ),
     )
     assert "</span><span" in html
     assert html.count("cl-joined") == 1
@@ -189,7 +194,9 @@ def test_a_fork_keeps_what_stands_before_it_or_clamps_the_position_alone(monkeyp
         player = CardController(studio, method.spec, {})
         values = [c.default for c in knobs.own_controls(method.spec)]
         *_, shown = player.show(examples.PICTURES[0], (), 0, *values)
-        *_, forked = player.fork(SimpleNamespace(position=2, token=" bird"), shown[3], examples.PICTURES[0], (), 0, *values)
+        *_, forked = player.fork(
+            SimpleNamespace(position=2, token=" bird"), shown[3], examples.PICTURES[0], (), 0, *values
+        )
         assert forked[3][0].settings["forced"] == forced
 
 

@@ -50,9 +50,13 @@ def test_the_store_is_bounded(studio, picture, monkeypatch):
 
 def test_models_run_on_a_few_threads_whoever_asks(studio, picture, monkeypatch):
     seen, inner = set(), fakes.Echo.decode
-    monkeypatch.setattr(fakes.Echo, "decode", lambda self, *rest: seen.add(threading.current_thread().name) or inner(self, *rest))
+    monkeypatch.setattr(
+        fakes.Echo, "decode", lambda self, *rest: seen.add(threading.current_thread().name) or inner(self, *rest)
+    )
     with ThreadPoolExecutor(12) as visitors:
-        list(visitors.map(lambda seed: studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=seed)]), range(24)))
+        list(
+            visitors.map(lambda seed: studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=seed)]), range(24))
+        )
     assert 1 <= len(seen) <= THREADS
     assert all(name.startswith("model") for name in seen)
 
@@ -146,7 +150,10 @@ def test_a_sweep_marks_where_clipscore_is_best():
     assert swept.turning_point == 1
     assert "2 ← best CLIPScore" in sweep_table(swept)
     assert list(sweep_figure(swept).data[0].y) == [0.5, 0.9, 0.7]
-    assert sweep_csv(swept).splitlines()[:2] == ["guidance_scale,caption,clipscore,perplexity,words", "1.0,'=a,0.5,20.0,2.0"]
+    assert sweep_csv(swept).splitlines()[:2] == [
+        "guidance_scale,caption,clipscore,perplexity,words",
+        "1.0,'=a,0.5,20.0,2.0",
+    ]
     assert len(json.loads(sweep_json(swept))["results"]) == 3
 
 

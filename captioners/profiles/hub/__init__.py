@@ -1,4 +1,6 @@
-"""The hub profile: the same methods on pretrained models from the Hugging Face Hub or from folders, a GPU used where there is one."""
+"""The hub profile: the same methods on pretrained models from the Hugging Face Hub or from folders, a GPU used where
+there is one.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,40 @@ from captioners.profiles.hub.method_models import (
 from captioners.profiles.hub.model_loader import Announce, ModelLoader, tell
 from captioners.profiles.hub.roles import Source, choose
 
-PICTURES = ("captioner", "language-model", "image-ranker", "image-judge", "fluency-judge")  # what captions of pictures may need
+PICTURES = (
+    "captioner",
+    "language-model",
+    "image-ranker",
+    "image-judge",
+    "fluency-judge",
+)  # what captions of pictures may need
 
 
 def promise(sources: dict[str, Source]) -> str:
     """What will be fetched and how long a caption takes, before anything is."""
     sizes = {role: 4 * sources[role].millions / 1000 for role in PICTURES}
     told = ", ".join(f"{role} {size:.1f}" for role, size in sizes.items())
-    return f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({told}); a caption then takes a few seconds on a laptop."
+    return (
+        f"Up to {sum(sizes.values()):.1f} "
+        "GB are fetched when "
+        f"first used ({told}); a "
+        "caption then takes a "
+        "few "
+        "seconds on a laptop."
+    )
 
 
 def profile(
-    device: str, models: str | None = None, checkpoints: tuple[str, ...] = (), announce: Announce = tell, name: str = "hub"
+    device: str,
+    models: str | None = None,
+    checkpoints: tuple[str, ...] = (),
+    announce: Announce = tell,
+    name: str = "hub",
 ) -> Profile:
-    """The methods' models and the judges have loaders of their own and share no model. Nothing is fetched before it is used."""
+    """The methods' models and the judges have loaders of their own and share no model.
+
+    Nothing is fetched before it is used.
+    """
     sources = choose(models, checkpoints, name)
     judged = {role: source for role, source in sources.items() if role.endswith("-judge")}
     loader = ModelLoader({role: source for role, source in sources.items() if role not in judged}, device, announce)
@@ -42,8 +64,12 @@ def profile(
     models_by_method: dict[str, Any] = {
         "cfg": captioner,
         "classifier": Gpt2Models(shared),
-        "mc-diffusion": (MaskCheckpointModels if loader.has("mc-diffusion") else FallbackModels)(shared, "mc-diffusion"),
-        "prefix-diffusion": (PrefixCheckpointModels if loader.has("prefix-diffusion") else FallbackModels)(shared, "prefix-diffusion"),
+        "mc-diffusion": (MaskCheckpointModels if loader.has("mc-diffusion") else FallbackModels)(
+            shared, "mc-diffusion"
+        ),
+        "prefix-diffusion": (PrefixCheckpointModels if loader.has("prefix-diffusion") else FallbackModels)(
+            shared, "prefix-diffusion"
+        ),
     }
 
     def load() -> None:
@@ -58,4 +84,6 @@ def profile(
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in full precision
     slow = () if device.startswith("cuda") else ("classifier",)
-    return Profile(name, captioner, HubJudges(judges), models_by_method, lambda: loader.status or judges.status, load, slow)
+    return Profile(
+        name, captioner, HubJudges(judges), models_by_method, lambda: loader.status or judges.status, load, slow
+    )

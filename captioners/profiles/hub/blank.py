@@ -1,7 +1,8 @@
 """What stands for no input in p(x), for captioners that were never trained without one.
 
 The mean of some pictures, cell by cell: of what costs no more than one picture it is closest to a trained null cell
-(assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). A mixture of pictures is closer, and costs one more row for each.
+(assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). A mixture of pictures is closer, and costs one
+more row for each.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ from captioners.profiles.hub.roles import Source
 from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
 
-ENDINGS: dict[Modality, tuple[str, ...]] = {"image": (".jpg", ".jpeg", ".png", ".webp"), "audio": (".wav", ".flac", ".ogg", ".mp3")}
+ENDINGS: dict[Modality, tuple[str, ...]] = {
+    "image": (".jpg", ".jpeg", ".png", ".webp"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+}
 NAMES: dict[Modality, str] = {"image": "picture", "audio": "sound"}
 MOST = 64  # references
 BATCH = 16
 
 
-def null_cells(kind: Modality, path: Path, source: Source, grids: Callable[[list[Media]], Tensor]) -> tuple[Tensor | None, str]:
-    """The null cells (cells, width) or one (width,), nothing for zeros, and in words what they are ("" if they were trained)."""
+def null_cells(
+    kind: Modality, path: Path, source: Source, grids: Callable[[list[Media]], Tensor]
+) -> tuple[Tensor | None, str]:
+    """The null cells (cells, width) or one (width,), nothing for zeros, and in words what they are ("" if they were
+    trained).
+    """
     trained, name = path / "null.safetensors", NAMES[kind]
     if trained.is_file():
         return load_file(trained)["null"], ""

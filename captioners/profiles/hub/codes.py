@@ -20,7 +20,8 @@ SIDE = 256  # pixels a side where the model does not say
 class PictureCodes:
     """Pictures → codes (cells,) of a `VQModel`'s codebook.
 
-    In full precision on every device: a code is the nearest of thousands, and a method trained on these codes should see no others.
+    In full precision on every device: a code is the nearest of thousands, and a method trained on these codes should
+    see no others.
     """
 
     def __init__(self, loader: ModelLoader):
@@ -42,7 +43,9 @@ class PictureCodes:
     @property
     def _pixels(self) -> int:
         size: int = self.net.config.sample_size
-        return SIDE if size == 32 and self.net.config.num_vq_embeddings > 1024 else size  # 32 is what configurations say that never set it
+        return (
+            SIDE if size == 32 and self.net.config.num_vq_embeddings > 1024 else size
+        )  # 32 is what configurations say that never set it
 
     @torch.no_grad()
     def __call__(self, media: list[Media]) -> list[Tensor]:

@@ -1,4 +1,6 @@
-"""A model's files: from a folder, or from the hub at a pinned revision, only what is needed; and why they cannot be had, in a sentence."""
+"""A model's files: from a folder, or from the hub at a pinned revision, only what is needed; and why they cannot be
+had, in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FORGET = 60.0  # seconds until a hub that could not be reached is asked again
 
 
 class Reach:
-    """Whether the hub could be reached lately: its own library tries for 23 seconds, which must not happen for every model."""
+    """Whether the hub could be reached lately: its own library tries for 23 seconds, which must not happen for every
+    model.
+    """
 
     def __init__(self) -> None:
         self._lost_until = 0.0
@@ -48,12 +52,16 @@ def fetch(role: str, source: Source) -> Path:
     if path.exists():
         return path / source.subfolder if source.subfolder and (path / source.subfolder).is_dir() else path
     if source.id.startswith((".", "/", "~")) or source.id.count("/") != 1:
-        raise ProfileError(f"There is no folder {source.id} for the {role}: give a folder that is there or a name on the hub.")
+        raise ProfileError(
+            f"There is no folder {source.id} for the {role}: give a folder that is there or a name on the hub."
+        )
     for form in forms(source):
         folder = _snapshot(role, source, form) / source.subfolder
         if any(folder.glob(form)):
             return folder
-    raise ProfileError(f"{source.id} has no weights as {' or '.join(forms(source))}, which {role} reads: {_instead(role)}")
+    raise ProfileError(
+        f"{source.id} has no weights as {' or '.join(forms(source))}, which {role} reads: {_instead(role)}"
+    )
 
 
 def forms(source: Source) -> tuple[str, ...]:
@@ -100,19 +108,55 @@ def _reason(role: str, source: Source, error: BaseException) -> str:
     for cause in causes:
         status = getattr(getattr(cause, "response", None), "status_code", 0)
         if isinstance(cause, RevisionNotFoundError):
-            return f"{source.id} has no revision {source.revision}: name one of {page}/commits/main for {role} with --models FILE."
+            return (
+                f"{source.id} has no revision "
+                f"{source.revision}: name "
+                f"one of {page}/commits/main for "
+                f"{role} with "
+                "--models FILE."
+            )
         if isinstance(cause, GatedRepoError):
-            return f"{source.id} is given to those alone who accept its terms: do so at {page}, then run `hf auth login` and {command}."
+            return (
+                f"{source.id} is given to "
+                "those alone who accept "
+                f"its terms: do so at {page}, "
+                "then run `hf "
+                "auth "
+                f"login` and {command}."
+            )
         if isinstance(cause, RepositoryNotFoundError):
-            return f"There is no {source.id} on the hub, or it is private: check the name for {role}, or run `hf auth login`."
+            return (
+                f"There is no {source.id} on the "
+                "hub, or it is private: "
+                f"check the name for {role}, or run `hf auth "
+                "login`."
+            )
         if status >= 500 or status == 429:
-            return f"The hub is too busy or out of order ({status}): run {command} in a few minutes, or {_instead(role)}"
+            return (
+                f"The hub is too busy or out of order ({status}): run {command} in a few minutes, or {_instead(role)}"
+            )
         if getattr(cause, "errno", None) == errno.ENOSPC:
-            return f"There is no room on the disk for {source.id}: free some, or set HF_HOME to a folder on a larger one."
+            return (
+                f"There is no room on the disk for {source.id}: free some, or set HF_HOME to a folder on a larger one."
+            )
     if constants.HF_HUB_OFFLINE:
-        return f"{source.id} is not on this machine and HF_HUB_OFFLINE is set: unset it and run {command}, or {_instead(role)}"
+        return (
+            f"{source.id} is not on this machine "
+            "and HF_HUB_OFFLINE "
+            "is set: unset it and "
+            f"run {command}, or "
+            f"{_instead(role)}"
+        )
     REACH.lose()
-    return f"{source.id} is not on this machine and the hub cannot be reached: check the network and run {command}, or {_instead(role)}"
+    return (
+        f"{source.id} is not on this machine "
+        "and the hub cannot "
+        "be reached: check the "
+        "network and run "
+        f"{command}, "
+        "or "
+        f"{_instead(role)}"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -69,7 +69,9 @@ class SkipWeightInit(TorchFunctionMode):
 
 
 def load_open_clip(path: Path, source: Source, loader: ModelLoader) -> tuple[Any, Any]:
-    """A model of open_clip and its picture transform, from a folder with its configuration or with weights of a known architecture."""
+    """A model of open_clip and its picture transform, from a folder with its configuration or with weights of a
+    known architecture.
+    """
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
@@ -128,7 +130,10 @@ class ClipMatcher:
 
 
 class ClapMatcher:
-    """Sound and text in CLAP's space. A long clip's windows are embedded apart and averaged, so that nothing is left to a random crop."""
+    """Sound and text in CLAP's space.
+
+    A long clip's windows are embedded apart and averaged, so that nothing is left to a random crop.
+    """
 
     prompt = ""
 
@@ -141,11 +146,16 @@ class ClapMatcher:
     def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
         from transformers import ClapModel, ClapProcessor
 
-        return self.loader.ready(ClapModel.from_pretrained(path, dtype=self.loader.dtype)), ClapProcessor.from_pretrained(path)
+        return self.loader.ready(
+            ClapModel.from_pretrained(path, dtype=self.loader.dtype)
+        ), ClapProcessor.from_pretrained(path)
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """Of a ranker, for method 2's temperature: our examples with their own captions and with each other's. A judge shows none."""
+        """Of a ranker, for method 2's temperature: our examples with their own captions and with each other's.
+
+        A judge shows none.
+        """
         if not self.role.endswith("-ranker"):
             return None
         sounds = self.embed_media([load_media(EXAMPLES / f"{name}.ogg", "audio") for name in HEARD])
@@ -163,7 +173,11 @@ class ClapMatcher:
         features = self.processor.feature_extractor
         data, rate = media.widest
         samples = AF.resample(torch.from_numpy(data), rate, features.sampling_rate)
-        windows = [w.numpy() for w in samples.split(features.nb_max_samples) if len(w) >= features.sampling_rate or len(w) == len(samples)]
+        windows = [
+            w.numpy()
+            for w in samples.split(features.nb_max_samples)
+            if len(w) >= features.sampling_rate or len(w) == len(samples)
+        ]
         inputs = features(windows, sampling_rate=features.sampling_rate, return_tensors="pt")
         device, dtype = self.loader.device, self.loader.dtype
         kept = {k: v.to(device, dtype) if v.is_floating_point() else v.to(device) for k, v in inputs.items()}
@@ -175,7 +189,9 @@ class ClapMatcher:
         """(n, d), unit length."""
         found = []
         for start in range(0, len(texts), 4 * BATCH):
-            inputs = self.processor.tokenizer(texts[start : start + 4 * BATCH], padding=True, truncation=True, return_tensors="pt")
+            inputs = self.processor.tokenizer(
+                texts[start : start + 4 * BATCH], padding=True, truncation=True, return_tensors="pt"
+            )
             inputs = {k: v.to(self.loader.device) for k, v in inputs.items() if k in ("input_ids", "attention_mask")}
             found.append(F.normalize(_vector(self.net.get_text_features(**inputs)), dim=-1))
         return torch.cat(found)

@@ -40,7 +40,9 @@ NO_SOUND = "No audio-captioner is named: the embedded weights are used for sound
 
 
 class SharedModels:
-    """What the methods' models share: the loader, the matchers that were asked for, and the embedded models to fall back on."""
+    """What the methods' models share: the loader, the matchers that were asked for, and the embedded models to fall
+    back on.
+    """
 
     def __init__(self, loader: ModelLoader, profile: str = "hub"):
         self.loader, self.profile = loader, profile
@@ -119,7 +121,11 @@ class CaptionerFamilyModels(HubModels):
     @cached_property
     def _for_sound(self) -> HubModels:
         named = self.loader.has("audio-captioner")
-        return CaptionerFamilyModels(self.shared, "audio-captioner") if named else FallbackModels(self.shared, "cfg", NO_SOUND)
+        return (
+            CaptionerFamilyModels(self.shared, "audio-captioner")
+            if named
+            else FallbackModels(self.shared, "cfg", NO_SOUND)
+        )
 
     def for_kind(self, kind: Modality) -> HubModels:
         """Sound has a captioner of its own, or the embedded one."""
@@ -168,7 +174,9 @@ class Gpt2Models(HubModels):
     def notes(self) -> tuple[str, ...]:
         """Which classifiers are the small ones."""
         missing = [role for role in ("audibility", "visibility") if not self.loader.has(role)]
-        return (f"No checkpoint for {' and '.join(missing)} is given: the embedded classifier guides.",) if missing else ()
+        return (
+            (f"No checkpoint for {' and '.join(missing)} is given: the embedded classifier guides.",) if missing else ()
+        )
 
     def start_token(self, kind: Modality) -> int:
         """GPT-2 has one for everything."""
@@ -185,7 +193,11 @@ class Gpt2Models(HubModels):
     def classifier(self, kind: Modality) -> Any:
         """Can it be heard, or seen?"""
         role = {"audio": "audibility", "image": "visibility"}[kind]
-        return TransformersClassifier(role, self.loader) if self.loader.has(role) else self.shared.embedded.classifier(kind)
+        return (
+            TransformersClassifier(role, self.loader)
+            if self.loader.has(role)
+            else self.shared.embedded.classifier(kind)
+        )
 
     def load(self) -> None:
         """GPT-2 and the classifiers too."""
@@ -256,7 +268,9 @@ class MaskCheckpointModels(TrainedModels):
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Our training's."""
-        return self.loader.get("mc-diffusion", lambda path, source: _own_part(self.loader, path, MaskDenoiser, MaskDenoiserConfig))
+        return self.loader.get(
+            "mc-diffusion", lambda path, source: _own_part(self.loader, path, MaskDenoiser, MaskDenoiserConfig)
+        )
 
     def load(self) -> None:
         """The VQ-VAE too."""
@@ -274,7 +288,9 @@ class PrefixCheckpointModels(TrainedModels):
 
     def prefix_denoiser(self) -> PrefixDenoiser:
         """Our training's."""
-        return self.loader.get("prefix-diffusion", lambda path, source: _own_part(self.loader, path, PrefixDenoiser, PrefixDenoiserConfig))
+        return self.loader.get(
+            "prefix-diffusion", lambda path, source: _own_part(self.loader, path, PrefixDenoiser, PrefixDenoiserConfig)
+        )
 
     def load(self) -> None:
         """The denoiser too."""

@@ -1,4 +1,5 @@
-"""Pretrained models by role: fetched at a pinned revision or read from a folder, when first used, and kept. Every failure is a sentence.
+"""Pretrained models by role: fetched at a pinned revision or read from a folder, when first used, and kept. Every
+failure is a sentence.
 
 Everything is loaded from a folder: the hub's own cache for a hub name, so that the code is the same for both.
 """
@@ -43,7 +44,9 @@ class ModelLoader:
         self.half = half  # on a GPU; a training keeps full precision and leaves the rest to accelerate
         self.loaded: dict[str, Any] = {}
         self.names: dict[str, str] = {}  # role → what a Result calls its weights
-        self.locks = {role: threading.RLock() for role in sources}  # one each: whoever needs another model does not wait
+        self.locks = {
+            role: threading.RLock() for role in sources
+        }  # one each: whoever needs another model does not wait
         self.loading: dict[str, str] = {}  # role → what is said of it while it is on its way
 
     @property
@@ -72,7 +75,9 @@ class ModelLoader:
 
     def _load(self, role: str, load: Callable[[Path, Source], Any]) -> Any:
         source = self.sources[role]
-        words = f"Loading {source.id} as {role}: {_size(role, source)}" + (f", licence {source.licence}" if source.licence else "")
+        words = f"Loading {source.id} as {role}: {_size(role, source)}" + (
+            f", licence {source.licence}" if source.licence else ""
+        )
         self.loading[role] = words
         self.announce(words)
         try:
@@ -82,11 +87,22 @@ class ModelLoader:
             return load(path, source)
         except ProfileError:
             raise
-        except (MemoryError, OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
+        except (
+            MemoryError,
+            OSError,
+            ValueError,
+            KeyError,
+            RuntimeError,
+            EOFError,
+            UnpicklingError,
+            SafetensorError,
+        ) as error:
             if lacks_memory(error):
                 raise ProfileError(self._too_large(role, source)) from error
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ProfileError(f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE.") from error
+            raise ProfileError(
+                f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE."
+            ) from error
         finally:
             del self.loading[role]
             gc.collect()
@@ -102,8 +118,18 @@ class ModelLoader:
 
     def _too_large(self, role: str, source: Source) -> str:
         less = smaller(role, source)
-        advice = f"name the smaller {less.id} ({less.size(role)}) for {role} with --models FILE" if less else "choose --device cpu"
-        return f"There is not enough memory for {source.id} ({_size(role, source)}): {advice}, or use `--profile embedded`."
+        advice = (
+            f"name the smaller {less.id} ({less.size(role)}) for {role} with --models FILE"
+            if less
+            else "choose --device cpu"
+        )
+        return (
+            "There is not enough memory "
+            f"for {source.id} "
+            f"({_size(role, source)}): "
+            f"{advice}, or use `--profile "
+            "embedded`."
+        )
 
 
 def _size(role: str, source: Source) -> str:

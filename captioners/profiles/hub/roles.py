@@ -1,7 +1,8 @@
-"""Which pretrained model plays which part: hub names, pinned revisions, sizes and licences, and the file that changes them.
+"""Which pretrained model plays which part: hub names, pinned revisions, sizes and licences, and the file that changes
+them.
 
-Parameters were counted by building each configuration without weights (`tests/test_hub.py` counts again); licences are those that
-the hub pages state. Memory is four bytes a parameter, two where a GPU holds them in half precision.
+Parameters were counted by building each configuration without weights (`tests/test_hub.py` counts again); licences are
+those that the hub pages state. Memory is four bytes a parameter, two where a GPU holds them in half precision.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Source:
     millions: float = 0.0  # of parameters; 0 if not known
     licence: str = ""
     layer: int = 0  # of a text encoder: the hidden layer that is compared, 0 for the last
-    blank: str = ""  # of a captioner without conditioning masking: "zeros", or a folder whose mean picture stands for none
+    blank: str = (
+        ""  # of a captioner without conditioning masking: "zeros", or a folder whose mean picture stands for none
+    )
 
     def size(self, role: str) -> str:
         """Parameters and memory in this role, in words."""
@@ -37,7 +40,8 @@ class Source:
 
 
 WHOLE = ("language-model", "fluency-judge", "codes")  # in full precision on a GPU too
-# the first of each role is what it is without being told otherwise; the others are what may be chosen instead, larger ones first
+# the first of each role is what it is without being told otherwise; the others are what may be chosen instead, larger
+# ones first
 ROLES: dict[str, tuple[Source, ...]] = {
     "captioner": (
         Source(
@@ -192,7 +196,8 @@ ROLES: dict[str, tuple[Source, ...]] = {
     ),
     # may be named; without one the embedded captioner describes sound
     "audio-captioner": (),
-    # what nobody has published: the output of our own training, a folder or a file; without one the embedded weights play
+    # what nobody has published: the output of our own training, a folder or a file; without one the embedded weights
+    # play
     "audibility": (),
     "visibility": (),
     "mc-diffusion": (),
@@ -235,17 +240,29 @@ FAMILIES = {
 }
 
 
-def choose(models: str | Path | None = None, checkpoints: tuple[str, ...] = (), preset: str = "hub") -> dict[str, Source]:
+def choose(
+    models: str | Path | None = None, checkpoints: tuple[str, ...] = (), preset: str = "hub"
+) -> dict[str, Source]:
     """Role → source: the preset's, changed by a models file and then by our own checkpoints."""
     named = PRESETS[preset]
-    chosen = {role: next(s for s in sources if s.id == named.get(role, sources[0].id)) for role, sources in ROLES.items() if sources}
+    chosen = {
+        role: next(s for s in sources if s.id == named.get(role, sources[0].id))
+        for role, sources in ROLES.items()
+        if sources
+    }
     if models is not None:
         chosen |= {role: _source(role, value, Path(models)) for role, value in _read(Path(models)).items()}
     for checkpoint in checkpoints:
         chosen |= _own(Path(checkpoint))
-    for judge, player in (("image-judge", "image-ranker"), ("audio-judge", "audio-ranker"), ("fluency-judge", "language-model")):
+    for judge, player in (
+        ("image-judge", "image-ranker"),
+        ("audio-judge", "audio-ranker"),
+        ("fluency-judge", "language-model"),
+    ):
         if chosen[judge].id == chosen[player].id:
-            raise ProfileError(f"{chosen[judge].id} cannot be both {judge} and {player}: a judge takes no part, so name another model.")
+            raise ProfileError(
+                f"{chosen[judge].id} cannot be both {judge} and {player}: a judge takes no part, so name another model."
+            )
     return chosen
 
 
@@ -256,11 +273,15 @@ def smaller(role: str, source: Source) -> Source | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A TOML or YAML file: role → hub id or folder, or a table with id, revision, architecture, subfolder and weights."""
+    """A TOML or YAML file: role → hub id or folder, or a table with id, revision, architecture, subfolder and
+    weights.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise ProfileError(f"{path} cannot be read: give a TOML or YAML file with lines like image-ranker = NAME OR FOLDER.") from None
+        raise ProfileError(
+            f"{path} cannot be read: give a TOML or YAML file with lines like image-ranker = NAME OR FOLDER."
+        ) from None
     try:
         if path.suffix in (".yaml", ".yml"):
             import yaml
@@ -269,7 +290,9 @@ def _read(path: Path) -> dict[str, Any]:
         else:
             found = tomllib.loads(text)
     except Exception as error:  # both libraries have several of their own
-        raise ProfileError(f"{path} is not valid {'YAML' if path.suffix in ('.yaml', '.yml') else 'TOML'}: {error}") from None
+        raise ProfileError(
+            f"{path} is not valid {'YAML' if path.suffix in ('.yaml', '.yml') else 'TOML'}: {error}"
+        ) from None
     if not isinstance(found, dict):
         raise ProfileError(f"{path} names no roles: write lines like image-ranker = NAME OR FOLDER.")
     return found
@@ -281,14 +304,18 @@ def _source(role: str, value: Any, path: Path) -> Source:
     table = {"id": value} if isinstance(value, str) else value
     fields = {"id", "revision", "architecture", "subfolder", "weights", "layer", "blank"}
     if not isinstance(table, dict) or not isinstance(table.get("id"), str) or not set(table) <= fields:
-        raise ProfileError(f"{path} has no model for {role}: give a hub name or a folder, or a table of {', '.join(sorted(fields))}.")
+        raise ProfileError(
+            f"{path} has no model for {role}: give a hub name or a folder, or a table of {', '.join(sorted(fields))}."
+        )
     beside = path.parent / table["id"]
     if beside.exists():  # a folder is meant from where the file stands
         table = {**table, "id": str(beside)}
     known = next((s for s in (*ROLES[role], SUGGESTED.get(role)) if s and s.id == table["id"]), None)
     default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
     kind = "any" if role in CAPTIONERS else default.family
-    base = known or dataclasses.replace(default, revision=None, family=kind, weights="", millions=0.0, licence="", layer=0)
+    base = known or dataclasses.replace(
+        default, revision=None, family=kind, weights="", millions=0.0, licence="", layer=0
+    )
     if table.get("revision", base.revision) != base.revision:
         base = dataclasses.replace(base, weights="")  # another commit may have them in another form
     return dataclasses.replace(base, **table)
@@ -297,10 +324,23 @@ def _source(role: str, value: Any, path: Path) -> Source:
 def _own(path: Path) -> dict[str, Source]:
     """What a training wrote: one part, named by its folder or file, or a folder that holds some."""
     if not path.exists():
-        raise ProfileError(f"There is no checkpoint {path}: give what `python -m captioners train PART --profile hub` wrote.")
-    found = [path] if path.stem in TRAINED else sorted(p for p in path.iterdir() if p.stem in TRAINED) if path.is_dir() else []
+        raise ProfileError(
+            f"There is no checkpoint {path}: give what `python -m captioners train PART --profile hub` wrote."
+        )
+    found = (
+        [path]
+        if path.stem in TRAINED
+        else sorted(p for p in path.iterdir() if p.stem in TRAINED)
+        if path.is_dir()
+        else []
+    )
     found = [p for p in found if p.is_dir() or p.suffix == ".safetensors"]
     if not found:
-        raise ProfileError(f"{path} holds no checkpoint: give a folder or file that is called one of {', '.join(TRAINED)}.")
+        raise ProfileError(
+            f"{path} holds no checkpoint: give a folder or file that is called one of {', '.join(TRAINED)}."
+        )
     roles = {p: TRAINED[p.stem] for p in found}
-    return {role: Source(str(p), family=FAMILIES.get(role, "open_clip"), architecture="coca_ViT-L-14") for p, role in roles.items()}
+    return {
+        role: Source(str(p), family=FAMILIES.get(role, "open_clip"), architecture="coca_ViT-L-14")
+        for p, role in roles.items()
+    }

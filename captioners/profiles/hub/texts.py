@@ -1,4 +1,6 @@
-"""Text models of transformers: GPT-2 as a player and as the fluency judge, DistilBERT as a classifier, RoBERTa for BERTScore."""
+"""Text models of transformers: GPT-2 as a player and as the fluency judge, DistilBERT as a classifier, RoBERTa for
+BERTScore.
+"""
 
 from __future__ import annotations
 
@@ -90,14 +92,18 @@ class TransformersClassifier:
 
 
 class BertTexts:
-    """A BERT or RoBERTa behind the `TextJudge` protocol: the hidden layer that agrees best with people, as its source says."""
+    """A BERT or RoBERTa behind the `TextJudge` protocol: the hidden layer that agrees best with people, as its
+    source says.
+    """
 
     def __init__(self, loader: ModelLoader) -> None:
         self.loader, self.layer = loader, loader.sources["text-judge"].layer
         self.net, self.tokenizer = loader.get("text-judge", self._load)
         depth = self.net.config.num_hidden_layers
         if self.layer > depth:
-            raise ProfileError(f"The text-judge has {depth} layers, not {self.layer}: name another layer with --models FILE.")
+            raise ProfileError(
+                f"The text-judge has {depth} layers, not {self.layer}: name another layer with --models FILE."
+            )
         self.layer = self.layer or depth
         self.name = f"BERTScore {loader.names['text-judge']}, layer {self.layer}"
 
@@ -109,7 +115,9 @@ class BertTexts:
 
     @torch.no_grad()
     def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:
-        """Each sentence's tokens in their context; byte-level vocabularies begin every word with a space, the first one too."""
+        """Each sentence's tokens in their context; byte-level vocabularies begin every word with a space, the first
+        one too.
+        """
         from transformers import GPT2Tokenizer, RobertaTokenizer
 
         space = " " if isinstance(self.tokenizer, GPT2Tokenizer | RobertaTokenizer) else ""
@@ -119,11 +127,17 @@ class BertTexts:
         for start in range(0, len(order), BATCH):
             some = order[start : start + BATCH]
             rows = self.tokenizer(
-                [sentences[i] for i in some], padding=True, truncation=True, return_tensors="pt", return_special_tokens_mask=True
+                [sentences[i] for i in some],
+                padding=True,
+                truncation=True,
+                return_tensors="pt",
+                return_special_tokens_mask=True,
             ).to(self.loader.device)
             special = rows.pop("special_tokens_mask").bool()
             hidden = self.net(**rows, output_hidden_states=True).hidden_states[self.layer].float()
             vectors = (hidden / hidden.norm(dim=-1, keepdim=True)).cpu()
-            for i, length, row, marks in zip(some, rows["attention_mask"].sum(1).tolist(), vectors, special.cpu(), strict=True):
+            for i, length, row, marks in zip(
+                some, rows["attention_mask"].sum(1).tolist(), vectors, special.cpu(), strict=True
+            ):
                 found[i] = TokenVectors(row[:length], ~marks[:length])
         return [found[i] for i in range(len(texts))]

@@ -1,4 +1,6 @@
-"""The tokenizers of pretrained models behind the interface of `CaptionTokenizer`: CLIP's, whose pieces end words, GPT-2's and BERT's."""
+"""The tokenizers of pretrained models behind the interface of `CaptionTokenizer`: CLIP's, whose pieces end words,
+GPT-2's and BERT's.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,10 @@ class ClipVocabulary(Vocabulary):
 
 
 class Gpt2Vocabulary(Vocabulary):
-    """GPT-2's byte-level encoding. A caption ends with its full stop: GPT-2 has seen sentences in texts, not captions one by one."""
+    """GPT-2's byte-level encoding.
+
+    A caption ends with its full stop: GPT-2 has seen sentences in texts, not captions one by one.
+    """
 
     def __init__(self, tokenizer: Any):
         self.tokenizer = tokenizer  # transformers' GPT2TokenizerFast
@@ -155,7 +160,10 @@ class WordPieceVocabulary(Vocabulary):
     """BERT's: a piece that begins no word is marked, and shown without a space before it."""
 
     def __init__(self, tokenizer: Any, start: int, end: int, size: int):
-        self.tokenizer, self.size = tokenizer, size  # transformers' BertTokenizerFast, and how many tokens the model knows
+        self.tokenizer, self.size = (
+            tokenizer,
+            size,
+        )  # transformers' BertTokenizerFast, and how many tokens the model knows
         self.bos, self.eos, self.pad = start, end, tokenizer.pad_token_id
         self.special_ids = tuple(dict.fromkeys((end, start, *tokenizer.all_special_ids, *range(len(tokenizer), size))))
 

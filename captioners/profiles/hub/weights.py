@@ -1,4 +1,7 @@
-"""Weights files as they arrive: empty, cut off or only pointed to by Git. Told from their first and last bytes, before they are read."""
+"""Weights files as they arrive: empty, cut off or only pointed to by Git.
+
+Told from their first and last bytes, before they are read.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,11 @@ def _told_size(file: Path) -> int:
             header = json.loads(opened.read(length))
         except ValueError:
             return -1
-    return 8 + length + max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    return (
+        8
+        + length
+        + max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    )
 
 
 def remedy(file: Path, source: Source) -> str:

@@ -1,4 +1,5 @@
-"""Part `cfg` of the hub profile: CoCa's decoders fine-tuned with the picture removed from half of the examples (arXiv 2307.16686).
+"""Part `cfg` of the hub profile: CoCa's decoders fine-tuned with the picture removed from half of the examples (arXiv
+2307.16686).
 
 The picture tower stays as it is. What stands for no picture is learned too. The output is an open_clip folder.
 """
@@ -29,7 +30,9 @@ from captioners.training.loop import fit
 
 MAX_TOKENS = 40
 
-Batch = tuple[Tensor, Tensor, Tensor]  # ids (b, t), picture tokens (b, cells, width), keep (b,) False where the picture is removed
+Batch = tuple[
+    Tensor, Tensor, Tensor
+]  # ids (b, t), picture tokens (b, cells, width), keep (b,) False where the picture is removed
 
 
 @dataclass(frozen=True)
@@ -82,19 +85,29 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def save(model: CaptionLoss) -> None:
         save_coca(job.out / name, seat, model.decoder, library)
 
-    return fit(job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "cider", save=save)[1]
+    return fit(
+        job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "cider", save=save
+    )[1]
 
 
 def save_coca(folder: Path, seat: CaptionerFamilyModels, decoder: CocaDecoder, library: ModelLoader) -> None:
-    """An open_clip folder with the picture tower as it was and these decoders, and the token that stands for no picture."""
+    """An open_clip folder with the picture tower as it was and these decoders, and the token that stands for no
+    picture.
+    """
     coca = seat.model.net
     source = library.sources["captioner"]
     state = dict(coca.state_dict())
     state |= {f"text.{k}": v for k, v in decoder.text.state_dict().items()}
     state |= {f"text_decoder.{k}": v for k, v in decoder.multimodal.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, folder / "open_clip_model.safetensors")
+    save_file(
+        {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, folder / "open_clip_model.safetensors"
+    )
     save_file({"null": decoder.null.detach().cpu().float().contiguous()}, folder / "null.safetensors")
     known = fetch("captioner", source) / "open_clip_config.json"
-    config = json.loads(known.read_text()) if known.is_file() else {"model_cfg": open_clip.get_model_config(source.architecture)}
+    config = (
+        json.loads(known.read_text())
+        if known.is_file()
+        else {"model_cfg": open_clip.get_model_config(source.architecture)}
+    )
     (folder / "open_clip_config.json").write_text(json.dumps({"preprocess_cfg": {}, **config}, indent=1))

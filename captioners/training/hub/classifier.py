@@ -1,4 +1,6 @@
-"""Parts `audibility` and `visibility` of the hub profile: DistilBERT on the sentences that the embedded classifiers learn from."""
+"""Parts `audibility` and `visibility` of the hub profile: DistilBERT on the sentences that the embedded classifiers
+learn from.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     steps = max(1, len(learned) // size)
 
     def inputs(texts: list[str]) -> dict[str, Tensor]:
-        return dict(tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt").to(library.device))
+        return dict(
+            tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt").to(library.device)
+        )
 
     def batches(epoch: int) -> Iterator[tuple[list[str], Tensor]]:
         rng = random.Random(job.seed * 1000 + epoch)
@@ -67,7 +71,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
         model.net.save_pretrained(job.out / name)
         tokenizer.save_pretrained(job.out / name)
 
-    _, report = fit(job, f"hub-{name}", SentenceLoss(net), batches, steps, loss, evaluate, recipe, "accuracy", save=save)
+    _, report = fit(
+        job, f"hub-{name}", SentenceLoss(net), batches, steps, loss, evaluate, recipe, "accuracy", save=save
+    )
     return {**report, "sentences": len(found)} if report else {}
 
 

@@ -1,4 +1,6 @@
-"""Part `mc-diffusion` of the hub profile: the paper's denoiser (18 blocks, 512 wide) over a pretrained VQ-VAE's codes."""
+"""Part `mc-diffusion` of the hub profile: the paper's denoiser (18 blocks, 512 wide) over a pretrained VQ-VAE's
+codes.
+"""
 
 from __future__ import annotations
 

@@ -33,12 +33,16 @@ class Pairs:
     def load(cls, job: Job) -> Pairs:
         """Items of the split `train` and of `dev` or `val`; without splits, every twentieth is held out."""
         items = [item for item in read_dataset(job.data) if item.kind == "image" and item.references]
-        train, dev = [i for i in items if i.split == "train"], [i for i in items if i.split in ("dev", "val", "validation")]
+        train, dev = (
+            [i for i in items if i.split == "train"],
+            [i for i in items if i.split in ("dev", "val", "validation")],
+        )
         if not train or not dev:
             train, dev = [i for n, i in enumerate(items) if n % HELD_OUT], items[::HELD_OUT]
         if not train or len(dev) < 2:  # CIDEr wants more than one
             raise CaptionLabError(
-                f"{job.data} has too few captioned pictures to train on: give more than {HELD_OUT}, or two in a dev split."
+                f"{job.data} has too few captioned pictures to train on: give more than {HELD_OUT}, or two in a dev "
+                "split."
             )
         return cls(job, train, dev[:FOLLOWED])
 
@@ -52,7 +56,11 @@ class Pairs:
         order = rng.sample(self.train, len(self.train))
         for step in range(self.steps(size)):
             some = order[step * size : (step + 1) * size]
-            yield [load_media(i.path, "image") for i in some], [rng.choice(i.references) for i in some], random.Random(rng.getrandbits(32))
+            yield (
+                [load_media(i.path, "image") for i in some],
+                [rng.choice(i.references) for i in some],
+                random.Random(rng.getrandbits(32)),
+            )
 
     def held_out(self, size: int) -> Iterator[tuple[list[Media], list[str]]]:
         """The development pictures with their first captions."""
@@ -62,7 +70,11 @@ class Pairs:
 
     def measure(self, captions: Callable[[list[Media]], list[str]]) -> dict[str, float]:
         """CIDEr and how many captions differ, on the development pictures."""
-        texts = [t for n in range(0, len(self.dev), 16) for t in captions([load_media(i.path, "image") for i in self.dev[n : n + 16]])]
+        texts = [
+            t
+            for n in range(0, len(self.dev), 16)
+            for t in captions([load_media(i.path, "image") for i in self.dev[n : n + 16]])
+        ]
         (score,) = cider(CaptionSet([i.id for i in self.dev], texts, [list(i.references) for i in self.dev]))
         return {"cider": score.mean, "distinct": len(set(texts)) / len(texts)}
 

@@ -1,7 +1,8 @@
-"""Part `prefix-diffusion` of the hub profile: continuous diffusion behind a prefix made of CLIP's picture vector (arXiv 2309.04965).
+"""Part `prefix-diffusion` of the hub profile: continuous diffusion behind a prefix made of CLIP's picture vector (arXiv
+2309.04965).
 
-The ranker's CLIP, never the judge's. Embeddings of 48, five prefix vectors, captions of 24 and the truncated linear schedule of T = 1000
-are the paper's; the body has BERT-base's size. The loss is the embedded part's.
+The ranker's CLIP, never the judge's. Embeddings of 48, five prefix vectors, captions of 24 and the truncated linear
+schedule of T = 1000 are the paper's; the body has BERT-base's size. The loss is the embedded part's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ from captioners.training.tokenizer import load_tokenizer
 from captioners.types import Media
 
 RECIPE = PrefixRecipe(epochs=30, batch=64, lr=1e-4, removed=0.1)
-SIZES = {"embed": 48, "dim": 768, "layers": 12, "heads": 12, "prefix": 5, "hidden": 768, "canvas": 25, "schedule": "truncated-linear"}
+SIZES = {
+    "embed": 48,
+    "dim": 768,
+    "layers": 12,
+    "heads": 12,
+    "prefix": 5,
+    "hidden": 768,
+    "canvas": 25,
+    "schedule": "truncated-linear",
+}
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, pooled (b, c), keep (b,), words (b,)
 
@@ -39,7 +49,9 @@ class PrefixLoss(nn.Module):
         self.net, self.tag, self.recipe = net, tag, recipe
 
     def forward(self, ids: Tensor, pooled: Tensor, keep: Tensor, words: Tensor) -> Tensor:
-        return prefix_loss(self.net, Examples("image", ids, torch.full_like(words, self.tag), pooled, keep, words), self.recipe)
+        return prefix_loss(
+            self.net, Examples("image", ids, torch.full_like(words, self.tag), pooled, keep, words), self.recipe
+        )
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -72,7 +84,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def save(model: PrefixLoss) -> None:
         save_part(job.out, name, model.net, asdict(config), limit=None)
 
-    return fit(job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "-dev_loss", save=save)[1]
+    return fit(
+        job, f"hub-{name}", learner, batches, pairs.steps(recipe.batch), loss, evaluate, recipe, "-dev_loss", save=save
+    )[1]
 
 
 def padded(tokenizer: CaptionTokenizer, captions: list[str], canvas: int) -> Tensor:

@@ -1,4 +1,6 @@
-"""The controller behind one method's card: streams a caption, forks it at a word, answers the slider from what was decoded ahead."""
+"""The controller behind one method's card: streams a caption, forks it at a word, answers the slider from what was
+decoded ahead.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from captioners.ui.rendering.plots import trace_figure
 from captioners.ui.rendering.steps import is_denoised
 from captioners.ui.runtime.studio import Studio
 
-FRAME_SECONDS = 0.1  # seconds between two pictures of a caption in the making: smooth enough, and the models keep the processor
+FRAME_SECONDS = (
+    0.1  # seconds between two pictures of a caption in the making: smooth enough, and the models keep the processor
+)
 LADDER_SIZE = 11  # values of the guidance scale that are decoded ahead
 AHEAD_SECONDS = 12.0  # seconds that decoding ahead may take one by one; in one batch it takes a fraction
 PAUSE_SECONDS = 0.3  # seconds between two chances to stop what is decoded ahead
@@ -27,7 +31,10 @@ CardUpdate = tuple[Any, Any, Any, Any]  # body, plot, numbers, runs
 
 
 class CardController:
-    """The events of one card. Their inputs are: source, touched, seed, then the shared and the method's own controls."""
+    """The events of one card.
+
+    Their inputs are: source, touched, seed, then the shared and the method's own controls.
+    """
 
     def __init__(self, studio: Studio, spec: Spec, front: Mapping[str, Any]):
         self.studio, self.spec, self.front = studio, spec, list(front)
@@ -40,7 +47,9 @@ class CardController:
     def fork(
         self, event: gr.EventData, runs: Runs, source: str | None, touched: tuple[str, ...], seed: float, *values: Any
     ) -> Iterator[CardUpdate]:
-        """The caption that goes on from another word: what stands before it is kept, or, if it is denoised, all that was chosen before."""
+        """The caption that goes on from another word: what stands before it is kept, or, if it is denoised, all that
+        was chosen before.
+        """
         if is_denoised(runs[0]):
             kept = {int(position): token for position, token in runs[0].settings.get("forced", {}).items()}
         else:
@@ -56,11 +65,19 @@ class CardController:
         told = self.studio.explain(media, runs[0])
         return (gr.skip(), gr.skip()) if told is runs[0] else (numbers_html(self.spec, told, media), (told, runs[1]))
 
-    def decode_ahead(self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any) -> Iterator[None]:
-        """A ladder of guidance scales for the slider, nearest first: one batch, or one by one and fewer where a method is slow."""
+    def decode_ahead(
+        self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any
+    ) -> Iterator[None]:
+        """A ladder of guidance scales for the slider, nearest first: one batch, or one by one and fewer where a
+        method is slow.
+        """
         if not runs:
             return
-        chosen, media, seconds = self._settings(touched, seed, values), self.studio.media(source), sum(runs[0].seconds.values())
+        chosen, media, seconds = (
+            self._settings(touched, seed, values),
+            self.studio.media(source),
+            sum(runs[0].seconds.values()),
+        )
         ladder = [chosen.replace(**{SCALE: s}) for s in sorted(self._ladder(), key=lambda s: abs(s - chosen[SCALE]))]
         affordable = ladder[: int(AHEAD_SECONDS / max(seconds, 1e-3))]
         shown = time.monotonic()
@@ -77,16 +94,26 @@ class CardController:
         chosen, media = self._settings((*touched, SCALE), seed, values), self.studio.media(source)
         ladder = self._ladder()
         reach = 0.75 * (ladder[1] - ladder[0])
-        for scale in sorted((s for s in {chosen[SCALE], *ladder} if abs(s - chosen[SCALE]) <= reach), key=lambda s: abs(s - chosen[SCALE])):
+        for scale in sorted(
+            (s for s in {chosen[SCALE], *ladder} if abs(s - chosen[SCALE]) <= reach),
+            key=lambda s: abs(s - chosen[SCALE]),
+        ):
             near = chosen.replace(**{SCALE: scale})
             if steps := self.studio.known(media, self.spec.id, [near, self.spec.without_guidance(near)]):
                 return self._finished(media, *steps)
         return _skip()
 
-    def _settings(self, touched: tuple[str, ...], seed: float, values: tuple, forced: Mapping[int, str] = {}) -> Settings:
+    def _settings(
+        self, touched: tuple[str, ...], seed: float, values: tuple, forced: Mapping[int, str] = {}
+    ) -> Settings:
         front, own = values[: len(self.front)], values[len(self.front) :]
         return knobs.gather(
-            self.spec, dict(zip(self.front, front, strict=True)), touched, dict(zip(self.own, own, strict=True)), seed or 0, forced
+            self.spec,
+            dict(zip(self.front, front, strict=True)),
+            touched,
+            dict(zip(self.own, own, strict=True)),
+            seed or 0,
+            forced,
         )
 
     def _stream(self, source: str | None, settings: Callable[[], Settings]) -> Iterator[CardUpdate]:
@@ -108,7 +135,9 @@ class CardController:
 
     def _finished(self, media: Media, guided: Step, plain: Step) -> CardUpdate:
         judges = self.studio.lab.judges(media.kind)
-        scale = Scale(judges.matcher and judges.matcher.calibration, judges.fluency and judges.fluency.human.get(media.kind))
+        scale = Scale(
+            judges.matcher and judges.matcher.calibration, judges.fluency and judges.fluency.human.get(media.kind)
+        )
         body = body_html(self.spec, guided, plain, scale)
         figure = trace_figure(self.spec, guided.result) if guided.result.trace else None
         return body, figure, numbers_html(self.spec, guided.result, media), (guided.result, plain.result)

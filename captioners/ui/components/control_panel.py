@@ -20,10 +20,14 @@ class ControlPanel:
         self._actions()
         self.front = {name: knobs.component(control, self._listeners(name)) for name, control in self.controls.items()}
         with gr.Row(elem_classes="cl-seed"):
-            self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31 - 1, min_width=80, interactive=True)
+            self.seed = gr.Number(
+                0, label="Seed", precision=0, minimum=0, maximum=2**31 - 1, min_width=80, interactive=True
+            )
             self.dice = gr.Button("⚄ Roll", size="sm", min_width=60, elem_id="cl-dice")
         choices = [(s.title, s.id) for s in specs]
-        self.methods = gr.CheckboxGroup(choices, value=[s.id for s in specs], label="Methods", interactive=True, elem_id="cl-methods")
+        self.methods = gr.CheckboxGroup(
+            choices, value=[s.id for s in specs], label="Methods", interactive=True, elem_id="cl-methods"
+        )
 
     def _input(self) -> None:
         with gr.Tabs(elem_classes="cl-kinds") as self.kinds:
@@ -40,9 +44,17 @@ class ControlPanel:
                 )
                 gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
             with gr.Tab("Sound", id="audio") as sound_tab:
-                self.sound = gr.Audio(type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound")
+                self.sound = gr.Audio(
+                    type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound"
+                )
                 names = [Path(p).stem for p in examples.SOUNDS]
-                gr.Examples([[p] for p in examples.SOUNDS], self.sound, label="Examples", example_labels=names, api_visibility="private")
+                gr.Examples(
+                    [[p] for p in examples.SOUNDS],
+                    self.sound,
+                    label="Examples",
+                    example_labels=names,
+                    api_visibility="private",
+                )
         self.inputs = ((self.picture, picture_tab, examples.PICTURES[0]), (self.sound, sound_tab, examples.SOUNDS[0]))
 
     def _actions(self) -> None:
@@ -51,7 +63,8 @@ class ControlPanel:
             self.stop = gr.Button("Stop", elem_id="cl-stop", min_width=60)
         with gr.Row(elem_classes="cl-presets"):
             self.presets = {
-                name: gr.Button(name.capitalize(), size="sm", min_width=50, elem_id=f"cl-{name}") for name in knobs.presets(self.specs)
+                name: gr.Button(name.capitalize(), size="sm", min_width=50, elem_id=f"cl-{name}")
+                for name in knobs.presets(self.specs)
             }
             self.reset = gr.Button("Reset", size="sm", min_width=50, elem_id="cl-reset")
 

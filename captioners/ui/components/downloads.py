@@ -10,8 +10,12 @@ import gradio as gr
 from captioners.types import CaptionLabError
 
 
-def save_button(label: str, name: str, make: Callable[..., str], inputs: Any, elem_id: str, kind: str = "text/plain") -> gr.Button:
-    """A button that downloads what `make` returns, text, or bytes in base64 if `kind` is no text; "" is nothing yet, which is told."""
+def save_button(
+    label: str, name: str, make: Callable[..., str], inputs: Any, elem_id: str, kind: str = "text/plain"
+) -> gr.Button:
+    """A button that downloads what `make` returns, text, or bytes in base64 if `kind` is no text; "" is nothing yet,
+    which is told.
+    """
 
     def text(*values: Any) -> str:
         try:
@@ -33,6 +37,7 @@ def _script(name: str, kind: str) -> str:
     made = "text" if kind.startswith("text/") else "Uint8Array.from(atob(text), (c) => c.charCodeAt(0))"
     return (
         "(text) => { const link = document.createElement('a');"
-        f" link.href = URL.createObjectURL(new Blob([{made}], {{type: '{kind}'}})); link.download = '{name}'; link.click();"
+        f" link.href = URL.createObjectURL(new Blob([{made}], {{type: '{kind}'}})); link.download = '{name}'; "
+        "link.click();"
         " setTimeout(() => URL.revokeObjectURL(link.href), 1000); }"
     )

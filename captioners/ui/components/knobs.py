@@ -43,7 +43,14 @@ def component(control: Control, note: str = "") -> gr.components.Component:
     }
     match control.kind:
         case "number" if control.optional:
-            return gr.Number(control.default, placeholder="auto", minimum=control.low, maximum=control.high, step=control.step, **words)
+            return gr.Number(
+                control.default,
+                placeholder="auto",
+                minimum=control.low,
+                maximum=control.high,
+                step=control.step,
+                **words,
+            )
         case "number":
             return gr.Slider(control.low, control.high, control.default, step=control.step, **words)
         case "choice":
@@ -59,11 +66,21 @@ def moved(made: gr.components.Component) -> Any:
 
 
 def gather(
-    spec: Spec, front: Mapping[str, Any], touched: Sequence[str], own: Mapping[str, Any], seed: float, forced: Mapping[int, str] = {}
+    spec: Spec,
+    front: Mapping[str, Any],
+    touched: Sequence[str],
+    own: Mapping[str, Any],
+    seed: float,
+    forced: Mapping[int, str] = {},
 ) -> Settings:
-    """Checked settings of one method. A shared control counts once a visitor has moved it; until then the method's own default does."""
+    """Checked settings of one method.
+
+    A shared control counts once a visitor has moved it; until then the method's own default does.
+    """
     known = {c.name: c for c in spec.controls}
-    values = {name: _within(known[name], value) for name, value in front.items() if name in touched and name in known} | dict(own)
+    values = {
+        name: _within(known[name], value) for name, value in front.items() if name in touched and name in known
+    } | dict(own)
     if spec.listens_to(SHARED_SEED):
         values[SHARED_SEED] = seed
     return spec.settings(forced=forced, **values)
@@ -77,10 +94,15 @@ def _within(control: Control, value: Any) -> Any:
 def presets(specs: Sequence[Spec]) -> dict[str, dict[str, Any]]:
     """Preset → the shared controls that it moves; "paper" moves none, so every method has its own default."""
     front, off = front_controls(specs), {name: value for spec in specs for name, value in spec.unguided.items()}
-    return {name: {k: v for k, v in values.items() if k in front} for name, values in (("off", off), ("paper", {}), ("strong", STRONG))}
+    return {
+        name: {k: v for k, v in values.items() if k in front}
+        for name, values in (("off", off), ("paper", {}), ("strong", STRONG))
+    }
 
 
 def own_preset(spec: Spec, preset: str) -> dict[str, Any]:
-    """The method's own controls that a preset sets: one of them may decide at which value of a shared one guidance is off."""
+    """The method's own controls that a preset sets: one of them may decide at which value of a shared one guidance
+    is off.
+    """
     own = {c.name for c in own_controls(spec)}
     return {name: value for name, value in spec.unguided.items() if name in own} if preset == "off" else {}

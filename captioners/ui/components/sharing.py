@@ -43,7 +43,9 @@ class PageLink:
         self.own = {f"{s.id}.{c.name}": c for s in specs for c in knobs.own_controls(s)}
         self.inputs = {Path(p).stem: p for p in (*examples.PICTURES, *examples.SOUNDS)}
 
-    def link(self, source: str | None, methods: Sequence[str], touched: Sequence[str], seed: float, *values: Any) -> str:
+    def link(
+        self, source: str | None, methods: Sequence[str], touched: Sequence[str], seed: float, *values: Any
+    ) -> str:
         """Only what differs from a fresh page."""
         query: dict[str, Any] = {}
         named = {Path(p).name: stem for stem, p in self.inputs.items()}.get(Path(source or "").name)
@@ -59,7 +61,9 @@ class PageLink:
         return f"?{urlencode(query, safe=',')}" if query else ""
 
     def restore(self, request: gr.Request) -> list[Any]:
-        """Values for the cards, tabs, picture, sound, methods, touched, seed and every control; what is no good is left out and told of."""
+        """Values for the cards, tabs, picture, sound, methods, touched, seed and every control; what is no good is
+        left out and told of.
+        """
         query = dict(request.query_params)
         source = self.inputs.get(query.get("input", ""), examples.PICTURES[0])
         sound = source in examples.SOUNDS
@@ -68,7 +72,14 @@ class PageLink:
         touched = tuple(name for name in self.front if name in query)
         shown = [gr.Tabs(selected="audio"), gr.skip(), source] if sound else [gr.skip(), source, gr.skip()]
         methods = self._methods(query.get("methods"))
-        return [*columns(self.specs, methods), *shown, methods, touched, int(seed) if seed.isdecimal() else 0, *values.values()]
+        return [
+            *columns(self.specs, methods),
+            *shown,
+            methods,
+            touched,
+            int(seed) if seed.isdecimal() else 0,
+            *values.values(),
+        ]
 
     def _methods(self, text: str | None) -> list[str]:
         known = [s.id for s in self.specs]
@@ -95,7 +106,9 @@ def as_json(*runs: tuple[Result, Result] | None) -> str:
     done = [pair for pair in runs if pair]
     if not done:
         return ""
-    return json.dumps({"results": to_json([r[0] for r in done]), "unguided": to_json([r[1] for r in done])}, ensure_ascii=False)
+    return json.dumps(
+        {"results": to_json([r[0] for r in done]), "unguided": to_json([r[1] for r in done])}, ensure_ascii=False
+    )
 
 
 def as_html(media: Media, rows: Sequence[tuple[Spec, Result, Result]]) -> str:
@@ -106,8 +119,10 @@ def as_html(media: Media, rows: Sequence[tuple[Spec, Result, Result]]) -> str:
         for spec, guided, plain in rows
     )
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Caption Lab: {escape(media.name)}</title><style>{PLAIN}'
-        f"{STYLE.read_text(encoding='utf-8')}</style><h1>Caption Lab: {escape(media.name)}</h1>{_picture(media)}{legend()}"
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Caption Lab: '
+        f"{escape(media.name)}</title><style>{PLAIN}"
+        f"{STYLE.read_text(encoding='utf-8')}</style><h1>Caption Lab: "
+        f"{escape(media.name)}</h1>{_picture(media)}{legend()}"
         f'<div class="cl-cards">{cards}</div>{comparison_table(rows)}</html>'
     )
 
@@ -121,7 +136,9 @@ PLAIN = (
 def _finished(result: Result) -> Step:
     """A result as the last step of its own making."""
     tokens = [StepToken(t.token, "final", float(np.exp(t.guided))) for t in result.trace if not t.token.startswith("<")]
-    return Step(len(tokens), len(tokens), tokens or [StepToken(result.caption, "final", 1.0)], result.trace, result=result)
+    return Step(
+        len(tokens), len(tokens), tokens or [StepToken(result.caption, "final", 1.0)], result.trace, result=result
+    )
 
 
 def _picture(media: Media) -> str:

@@ -13,7 +13,9 @@ from captioners.ui.rendering.markup import number, popover, signed
 
 @dataclass(frozen=True)
 class Scale:
-    """What a number is held against, where that is known: CLIPScore of other and of people's captions, perplexity of people's."""
+    """What a number is held against, where that is known: CLIPScore of other and of people's captions, perplexity of
+    people's.
+    """
 
     match: Calibration | None = None
     fluency: float | None = None
@@ -23,7 +25,8 @@ UNKNOWN = Scale()
 
 
 def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNOWN, more: Sequence[str] = ()) -> str:
-    """CLIPScore with its change against the unguided caption, words, fluency, seconds: a wide and a narrow one on each line.
+    """CLIPScore with its change against the unguided caption, words, fluency, seconds: a wide and a narrow one on each
+    line.
 
     `more` are the scores that this method's card shows besides, where they are known.
     """
@@ -31,7 +34,9 @@ def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNO
     score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
     if score:
         change = f" {signed(score.value - before.value)}" if before and result is not plain else ""
-        found.append(("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, scale.match), score.encoder))
+        found.append(
+            ("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, scale.match), score.encoder)
+        )
     if words := result.scores.get("words"):
         found.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
     if fluency := result.scores.get("perplexity"):
@@ -51,31 +56,48 @@ def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNO
 
 UNITS = {"words": "words", "seconds": "s"}
 SHARES = {  # score → its badge, and what it means
-    "audibility": ("audible", "How sure a classifier is, from 0 to 1, that the caption tells of something to be heard. It guides nothing."),
+    "audibility": (
+        "audible",
+        "How sure a classifier is, from 0 to 1, that the caption tells of something to be heard. It guides nothing.",
+    ),
     "visibility": (
         "visible",
-        "How sure the guide is, from 0 to 1, that the caption tells of something to be seen: its own word, not a judge's.",
+        "How sure the guide is, from 0 to 1, that the caption tells of something to be seen: its own word, not a "
+        "judge's.",
     ),
 }
 
 
 def _clipscore(value: float, calibration: Calibration | None) -> str:
-    words = "How well the caption fits the input: 2.5 · max(cosine, 0), from 0 to 2.5. The judge takes no part in any method."
+    words = (
+        "How well the caption fits the "
+        "input: 2.5 · max(cosine, "
+        "0), from 0 to 2.5. The "
+        "judge takes no part "
+        "in any "
+        "method."
+    )
     if calibration is None:
         return words
     place = calibration.place(value)
     return (
-        f"{words} Captions of other inputs score {calibration.random:.2f} on average, people's captions {calibration.human:.2f}: "
+        f"{words} Captions of other inputs score {calibration.random:.2f} on average, people's captions "
+        f"{calibration.human:.2f}: "
         f"this one stands {number(100 * place, '.0f')} % of the way."
     )
 
 
 def _fluency(people: float | None) -> str:
     words = (
-        "Perplexity: how surprised a language model is by each word of the caption. From 1, fully expected, upwards; lower reads "
+        "Perplexity: how surprised a language model is by each word of the caption. From 1, fully expected, upwards; "
+        "lower reads "
         "more fluently. The judge takes no part in any method."
     )
-    return words if people is None else f"{words} People's captions measure {people:.0f} on average: they say less expected things."
+    return (
+        words
+        if people is None
+        else f"{words} People's captions measure {people:.0f} on average: they say less expected things."
+    )
 
 
 def _change(value: float, plain: Result, name: str, digits: int = 1) -> str:

@@ -13,7 +13,9 @@ from captioners.ui.rendering.tint import tint
 SHOWN_ALTERNATIVES = 8
 
 
-def caption_html(method: str, step: Step, branches: tuple[str, str] = ("with input", "without"), changed: Container[int] = ()) -> str:
+def caption_html(
+    method: str, step: Step, branches: tuple[str, str] = ("with input", "without"), changed: Container[int] = ()
+) -> str:
     """The tokens of one moment. A finished caption's words are buttons that open their alternatives.
 
     `branches` are the method's own words for what the tint compares; `changed` are the positions that guidance changed.

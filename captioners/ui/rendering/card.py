@@ -19,7 +19,8 @@ def head_html(spec: Spec) -> str:
     """Title, idea and paper."""
     formula = f'<p><code title="the guided score">{escape(spec.formula)}</code></p>' if spec.formula else ""
     return (
-        f'<header class="cl-head"><div><h2>{escape(spec.title)}</h2><a href="{escape(spec.paper)}" target="_blank" rel="noopener" '
+        f'<header class="cl-head"><div><h2>{escape(spec.title)}</h2><a href="{escape(spec.paper)}" target="_blank" '
+        'rel="noopener" '
         f'aria-label="paper: {escape(spec.title)}">paper</a></div><p>{escape(spec.idea)}</p>{formula}</header>'
     )
 
@@ -66,9 +67,13 @@ def numbers_html(spec: Spec, result: Result, media: Media) -> str:
     parts.append(where_html(spec.id, media, result))
     parts += [f'<p class="cl-note">{escape(note)}</p>' for note in dict.fromkeys(result.notes)]
     if len(result.candidates) > 1:
-        parts.append(_details(f"{spec.id}-candidates", f"{len(result.candidates)} candidates", candidates_table(result)))
+        parts.append(
+            _details(f"{spec.id}-candidates", f"{len(result.candidates)} candidates", candidates_table(result))
+        )
     if result.trace:
-        parts.append(_details(f"{spec.id}-numbers", "The plot as a table", trace_table(spec, result.trace) + steps_table(result)))
+        parts.append(
+            _details(f"{spec.id}-numbers", "The plot as a table", trace_table(spec, result.trace) + steps_table(result))
+        )
     return "".join(parts)
 
 
@@ -88,10 +93,16 @@ def _shown(value: Any) -> str:
 
 
 def _used(spec: Spec, result: Result) -> str:
-    """The settings that made this caption: the front controls, the seed, what is not as it comes, and the word of a fork."""
+    """The settings that made this caption: the front controls, the seed, what is not as it comes, and the word of a
+    fork.
+    """
     several = len(result.candidates) > 1
     told = {c.name for c in spec.controls if c.front or c.name == "seed"} - ({"num_candidates"} if several else set())
-    told |= {c.name for c in spec.controls if not c.front and c.kind != "text" and result.settings.get(c.name, c.default) != c.default}
+    told |= {
+        c.name
+        for c in spec.controls
+        if not c.front and c.kind != "text" and result.settings.get(c.name, c.default) != c.default
+    }
     values = {c: result.settings.get(c.name) for c in spec.controls if c.name in told}
     parts = [escape(f"{c.label} {_shown(value)}") for c, value in values.items() if value is not None]
     if several:

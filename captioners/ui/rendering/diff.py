@@ -1,4 +1,6 @@
-"""What guidance changed: the words of the guided caption that the unguided one does not have in that place, and the other way round."""
+"""What guidance changed: the words of the guided caption that the unguided one does not have in that place, and the
+other way round.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The making of the captions as an animated picture for slides: every method's words as they came, over where they come from."""
+"""The making of the captions as an animated picture for slides: every method's words as they came, over where they
+come from.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def moments(result: Result) -> list[list[Word]]:
     """The caption in the making: token by token, or step by step if it was denoised."""
     frames = result.details.get("denoising")
     if frames:
-        return [[_word(result, i, text, state == "masked") for i, (text, state, _) in enumerate(f["tokens"])] for f in frames]
+        return [
+            [_word(result, i, text, state == "masked") for i, (text, state, _) in enumerate(f["tokens"])]
+            for f in frames
+        ]
     words = [_word(result, t.position, t.token, False) for t in result.trace if not t.token.startswith("<")]
     return [words[:n] for n in range(1, len(words) + 1)] or [[Word(result.caption, False, 0.0)]]
 

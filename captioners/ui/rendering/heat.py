@@ -1,7 +1,8 @@
-"""Where words come from, drawn: a heat map over the picture for each word, or the stretches of a sound that it was heard in.
+"""Where words come from, drawn: a heat map over the picture for each word, or the stretches of a sound that it was
+heard in.
 
-The page's script lays a word's map over the input while somebody points at the word; the same maps stand small beside the card and in
-the downloaded report. Light and shade carry the map, so that it needs no colour to be read.
+The page's script lays a word's map over the input while somebody points at the word; the same maps stand small beside
+the card and in the downloaded report. Light and shade carry the map, so that it needs no colour to be read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from captioners.ui.rendering.markup import number
 from captioners.ui.rendering.masks import data_uri
 
 ORANGE = (230, 97, 1)
-VEIL, GLOW, LIT = 0.66, 0.25, 0.6  # opacity: of the dark over a picture, of the orange on its lit cells, of the orange on a sound
+VEIL, GLOW, LIT = (
+    0.66,
+    0.25,
+    0.6,
+)  # opacity: of the dark over a picture, of the orange on its lit cells, of the orange on a sound
 FINE = 6  # pixels a side of a cell, as drawn
 FAINT = 0.35  # of the strongest support in a caption: a word whose own is weaker is drawn as faint as it is
 LEAST = 0.02  # nats: less than this is nothing
@@ -60,9 +65,13 @@ def _values(media: Media, found: Attribution) -> list[list[float]]:
 
 
 def draw(lit: np.ndarray, over_picture: bool) -> Image.Image:
-    """(rows, columns) from 0 to 1 → what is laid over the input: a veil that opens where the word comes from, or an orange light."""
+    """(rows, columns) from 0 to 1 → what is laid over the input: a veil that opens where the word comes from, or an
+    orange light.
+    """
     rows, columns = lit.shape
-    smooth = Image.fromarray((255 * lit).astype(np.uint8)).resize((columns * FINE, rows * FINE), Image.Resampling.BICUBIC)
+    smooth = Image.fromarray((255 * lit).astype(np.uint8)).resize(
+        (columns * FINE, rows * FINE), Image.Resampling.BICUBIC
+    )
     level = np.asarray(smooth, dtype=np.float32)[..., None] / 255
     veil = VEIL * max(0.2, float(lit.max()))  # a word that comes from nowhere hides nothing
     alpha = veil * (1 - level) + GLOW * level if over_picture else LIT * level
@@ -71,7 +80,9 @@ def draw(lit: np.ndarray, over_picture: bool) -> Image.Image:
 
 
 def where_html(method: str, media: Media, result: Result) -> str:
-    """All words of a card's caption, each over its own small picture; a place for them while the result does not tell."""
+    """All words of a card's caption, each over its own small picture; a place for them while the result does not
+    tell.
+    """
     maps = word_maps(media, result)
     head = f'<details data-key="{method}-where"><summary>Where each word comes from</summary>'
     if not maps:
@@ -79,7 +90,13 @@ def where_html(method: str, media: Media, result: Result) -> str:
     figures = "".join(_figure(m) for m in maps)
     height, width = media.data.shape[:2] if media.kind == "image" else (1, 4)
     style = f"--picture: url({_behind(media)}); --shape: {width} / {height}"
-    told = "Bright is where the word comes from: hiding it makes the word less likely, by so many nats at its strongest cell."
+    told = (
+        "Bright is where the word comes "
+        "from: hiding it makes "
+        "the word less likely, by "
+        "so many nats at its "
+        "strongest cell."
+    )
     heard = "Orange is when the word was heard: hiding it makes the word less likely, by so many nats at its strongest."
     return (
         f'{head}<p class="cl-note">{told if media.kind == "image" else heard}</p>'
@@ -116,6 +133,13 @@ def outline(samples: np.ndarray, bars: int = BARS) -> list[float]:
 def outline_uri(samples: np.ndarray) -> str:
     """A sound's outline as a picture in text."""
     loud = outline(samples)
-    bars = "".join(f"<rect x='{i}' y='{50 - 45 * v:.0f}' width='.7' height='{max(2, 90 * v):.0f}'/>" for i, v in enumerate(loud))
-    drawn = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {BARS} 100' preserveAspectRatio='none' fill='#888'>{bars}</svg>"
+    bars = "".join(
+        f"<rect x='{i}' y='{50 - 45 * v:.0f}' width='.7' height='{max(2, 90 * v):.0f}'/>" for i, v in enumerate(loud)
+    )
+    drawn = (
+        "<svg xmlns='http://www.w3.org/2000/svg' "
+        "viewBox='0 "
+        f"0 {BARS} 100' preserveAspectRatio='none' "
+        f"fill='#888'>{bars}</svg>"
+    )
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"

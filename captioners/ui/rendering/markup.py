@@ -20,7 +20,9 @@ def popover(name: str, label: str, body: str, kind: str, style: str = "", hint: 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A plain table; the first cell of each row is its header. Cells are HTML."""
     top = "".join(f'<th scope="col">{h}</th>' for h in head)
-    body = "".join(f'<tr><th scope="row">{first}</th>{"".join(f"<td>{c}</td>" for c in rest)}</tr>' for first, *rest in rows)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{c}</td>" for c in rest)}</tr>' for first, *rest in rows
+    )
     return (
         f'<div class="cl-scroll" tabindex="0" role="region" aria-label="{caption}">'
         f"<table><caption>{caption}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"

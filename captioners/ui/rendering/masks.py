@@ -29,8 +29,10 @@ def masked_html(media: Media, masked: Mapping[str, Any] | None) -> str:
         shape = f' preserveAspectRatio="none" style="aspect-ratio: {media.data.shape[1]} / {media.data.shape[0]}"'
     words = f"{len(cells)} of {rows * columns} cells masked{AXES[media.kind]}"
     return (
-        f'<figure class="cl-masks"><svg viewBox="0 0 {columns} {rows}"{shape} role="img" aria-label="{escape(words)}">{behind}'
-        f'<path d="{lines}"/>{squares}</svg><figcaption>What the masked branch sees: {escape(words)}.</figcaption></figure>'
+        f'<figure class="cl-masks"><svg viewBox="0 0 {columns} {rows}"{shape} role="img" '
+        f'aria-label="{escape(words)}">{behind}'
+        f'<path d="{lines}"/>{squares}</svg><figcaption>What the masked branch sees: '
+        f"{escape(words)}.</figcaption></figure>"
     )
 
 

@@ -1,4 +1,7 @@
-"""Figures from results. Backgrounds are transparent and text takes the page's colour, so that one figure serves light and dark."""
+"""Figures from results.
+
+Backgrounds are transparent and text takes the page's colour, so that one figure serves light and dark.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,16 @@ KEY = {
 DASHES = {"solid": "━", "dash": "╍", "dot": "┅", "dashdot": "┉"}
 HOVER_ALTERNATIVES = 5
 HEIGHT = 330  # the same for every card
-DOMAINS = {2: [(0.47, 1), (0, 0.38)], 3: [(0.71, 1), (0.46, 0.62), (0, 0.36)]}  # of the rows, with a line for a key above each
+DOMAINS = {
+    2: [(0.47, 1), (0, 0.38)],
+    3: [(0.71, 1), (0.46, 0.62), (0, 0.36)],
+}  # of the rows, with a line for a key above each
 LEAST = 0.25  # nats: smaller differences must not look large
 
 
 def trace_figure(spec: Spec, result: Result) -> go.Figure:
-    """Per token: log-probabilities of both branches and guided, above; their difference, below; then inner steps if any.
+    """Per token: log-probabilities of both branches and guided, above; their difference, below; then inner steps if
+    any.
 
     Drawn after every caption, so it is plain data that Plotly need not check: 2 ms instead of 34.
     """
@@ -65,7 +72,13 @@ def trace_figure(spec: Spec, result: Result) -> go.Figure:
         for drawn in rows[i][0]:
             drawn |= {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
     small = {"size": 11 if len(x) < 16 else 8}
-    words = {"tickvals": x, "ticktext": [shown(t.token) for t in trace], "tickangle": -60, "tickfont": small, "showticklabels": True}
+    words = {
+        "tickvals": x,
+        "ticktext": [shown(t.token) for t in trace],
+        "tickangle": -60,
+        "tickfont": small,
+        "showticklabels": True,
+    }
     layout[f"xaxis{len(rows)}"] |= words
     return go.Figure({"data": [drawn for traces, _ in rows for drawn in traces], "layout": layout}, _validate=False)
 
@@ -75,7 +88,9 @@ def _key(drawn: Sequence[dict[str, Any]]) -> str:
     lines = [(d["name"], d["line"]) for d in drawn if "line" in d]
     if not lines:
         return escape(drawn[0]["name"])
-    return " ".join(f'<span style="color:{line["color"]}">{DASHES[line["dash"]]} {escape(name)}</span>' for name, line in lines)
+    return " ".join(
+        f'<span style="color:{line["color"]}">{DASHES[line["dash"]]} {escape(name)}</span>' for name, line in lines
+    )
 
 
 def _curves(trace: Sequence[TokenTrace], branches: tuple[str, str]) -> Drawn:
@@ -84,8 +99,13 @@ def _curves(trace: Sequence[TokenTrace], branches: tuple[str, str]) -> Drawn:
         y = [finite(getattr(t, column)) for t in trace]
         if any(v is not None for v in y):
             line = {"line": {"color": colour, "width": 2, "dash": dash}, "marker": {"size": 5}, "mode": "lines+markers"}
-            hover = {"text": [_hover(t, column, names[column]) for t in trace], "hovertemplate": "%{text}<extra></extra>"}
-            drawn.append({"type": "scatter", "name": names[column], "x": [t.position for t in trace], "y": y, **line, **hover})
+            hover = {
+                "text": [_hover(t, column, names[column]) for t in trace],
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+            drawn.append(
+                {"type": "scatter", "name": names[column], "x": [t.position for t in trace], "y": y, **line, **hover}
+            )
     return drawn, {"title": {"text": "log p", "font": {"size": 10}}}
 
 
@@ -115,7 +135,10 @@ def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
         if not all(k in r.scores for r in (guided, plain) for k in ("perplexity", "clipscore")):
             continue
         ends = [(r.scores["perplexity"].value, r.scores["clipscore"].value) for r in (plain, guided)]
-        text = [f"<b>{escape(spec.title)}, {w}</b><br>{escape(r.caption)}" for w, r in (("unguided", plain), ("guided", guided))]
+        text = [
+            f"<b>{escape(spec.title)}, {w}</b><br>{escape(r.caption)}"
+            for w, r in (("unguided", plain), ("guided", guided))
+        ]
         shared: dict[str, Any] = {
             "legendgroup": spec.id,
             "line": {"color": colours[i % len(colours)], "width": 2},
@@ -129,10 +152,15 @@ def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
         )  # fmt: skip
         if not same:
             circle = {"size": 9, "symbol": "circle-open", "line": {"width": 2}}
-            figure.add_scatter(x=[ends[0][0]], y=[ends[0][1]], text=text[:1], mode="markers", marker=circle, showlegend=False, **shared)
+            figure.add_scatter(
+                x=[ends[0][0]], y=[ends[0][1]], text=text[:1], mode="markers", marker=circle, showlegend=False, **shared
+            )
     ticks = [m * 10**k for k in range(6) for m in (1, 2, 5)]
     figure.update_xaxes(
-        title_text="perplexity, logarithmic (← more fluent)", type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks]
+        title_text="perplexity, logarithmic (← more fluent)",
+        type="log",
+        tickvals=ticks,
+        ticktext=[f"{t:,}" for t in ticks],
     )
     figure.update_yaxes(title_text="CLIPScore (↑ fits better)")
     return dressed(figure, 320)
@@ -148,6 +176,7 @@ def dressed(figure: go.Figure, height: int) -> go.Figure:
 
 def _hover(trace: TokenTrace, column: str, name: str) -> str:
     best = "<br>".join(
-        f"{shown(a.token)}  {number(100 * math.exp(a.logprob), '.1f')} %" for a in trace.alternatives.get(column, [])[:HOVER_ALTERNATIVES]
+        f"{shown(a.token)}  {number(100 * math.exp(a.logprob), '.1f')} %"
+        for a in trace.alternatives.get(column, [])[:HOVER_ALTERNATIVES]
     )
     return f"<b>{shown(trace.token)}</b>  {name} {number(getattr(trace, column))}" + (f"<br>{best}" if best else "")

@@ -1,6 +1,8 @@
-"""What happened inside each token: a step × position heatmap where a caption was denoised, loss curves where a context was moved.
+"""What happened inside each token: a step × position heatmap where a caption was denoised, loss curves where a context
+was moved.
 
-Both come from `TokenTrace.steps`; the frames of the denoising from `Result.details["denoising"]`. A long run is thinned out evenly.
+Both come from `TokenTrace.steps`; the frames of the denoising from `Result.details["denoising"]`. A long run is thinned
+out evenly.
 """
 
 from __future__ import annotations
@@ -67,7 +69,14 @@ def _heatmap(result: Result, depth: int) -> Drawn:
         "zmin": 0,
         "zmax": 1,
         "colorscale": "Viridis",
-        "colorbar": {"thickness": 6, "len": 0.38, "y": 0, "yanchor": "bottom", "tickvals": [0, 0.5, 1], "tickfont": {"size": 9}},
+        "colorbar": {
+            "thickness": 6,
+            "len": 0.38,
+            "y": 0,
+            "yanchor": "bottom",
+            "tickvals": [0, 0.5, 1],
+            "tickfont": {"size": 9},
+        },
         "text": [[_moment(result, t, k) for t in trace] for k in kept],
         "hovertemplate": "step %{y}: %{text}<extra></extra>",
     }
@@ -104,13 +113,30 @@ def _losses(trace: Sequence[TokenTrace]) -> Drawn:
             for i, step in enumerate(t.steps):
                 x.append(t.position + 0.8 * ((i + 0.5) / len(t.steps) - 0.5))
                 y.append(finite(step.get(column)))
-                text.append(f"<b>{shown(t.token)}</b> step {i}: {name} {number(step.get(column))}, p {number(step.get('probability'))}")
+                text.append(
+                    f"<b>{shown(t.token)}</b> step {i}: {name} {number(step.get(column))}, p "
+                    f"{number(step.get('probability'))}"
+                )
             x.append(t.position + 0.5)  # a gap between two tokens
             y.append(None)
             text.append("")
         if any(v is not None for v in y):
-            line = {"mode": "lines+markers", "marker": {"size": 3}, "line": {"color": colour, "width": 1.5, "dash": dash}}
-            drawn.append({"type": "scatter", "name": name, "x": x, "y": y, "text": text, "hovertemplate": "%{text}<extra></extra>", **line})
+            line = {
+                "mode": "lines+markers",
+                "marker": {"size": 3},
+                "line": {"color": colour, "width": 1.5, "dash": dash},
+            }
+            drawn.append(
+                {
+                    "type": "scatter",
+                    "name": name,
+                    "x": x,
+                    "y": y,
+                    "text": text,
+                    "hovertemplate": "%{text}<extra></extra>",
+                    **line,
+                }
+            )
     return drawn, {"title": {"text": "loss", "font": {"size": 10}}, "rangemode": "tozero"}
 
 
@@ -118,17 +144,24 @@ def _losses(trace: Sequence[TokenTrace]) -> Drawn:
 
 
 def replay_html(method: str, result: Result) -> str:
-    """A slider over the steps and the caption as it stood at each; drawn by the page's script from the frames it carries."""
+    """A slider over the steps and the caption as it stood at each; drawn by the page's script from the frames it
+    carries.
+    """
     frames = result.details.get("denoising", [])
     if not frames:
         return ""
     kept = thinned(len(frames))
-    data = [[frames[k]["step"], [_frame_token(result.trace, i, k, token) for i, token in enumerate(frames[k]["tokens"])]] for k in kept]
+    data = [
+        [frames[k]["step"], [_frame_token(result.trace, i, k, token) for i, token in enumerate(frames[k]["tokens"])]]
+        for k in kept
+    ]
     last = len(kept) - 1
     name = f"cl-{method}-step"
     return (
-        f'<div class="cl-replay" data-frames="{escape(json.dumps(data, ensure_ascii=False))}"><label for="{name}">Step</label>'
-        f'<input type="range" id="{name}" min="0" max="{last}" value="{last}" aria-valuetext="step {frames[kept[-1]]["step"]}">'
+        f'<div class="cl-replay" data-frames="{escape(json.dumps(data, ensure_ascii=False))}"><label '
+        f'for="{name}">Step</label>'
+        f'<input type="range" id="{name}" min="0" max="{last}" value="{last}" aria-valuetext="step '
+        f'{frames[kept[-1]]["step"]}">'
         f'<output for="{name}">{frames[kept[-1]]["step"]} of {frames[-1]["step"]}</output><p aria-live="off"></p></div>'
     )
 
@@ -148,7 +181,11 @@ def steps_table(result: Result) -> str:
         return ""
     if "loss" in names:
         columns = [n for n in (*LOSSES, "probability") if n in names]
-        rows = [[f"{shown(t.token)}, {i}", *(number(s.get(n)) for n in columns)] for t in trace for i, s in enumerate(t.steps)]
+        rows = [
+            [f"{shown(t.token)}, {i}", *(number(s.get(n)) for n in columns)]
+            for t in trace
+            for i, s in enumerate(t.steps)
+        ]
         return table("Weighted losses along the gradient steps", ["token, step", *columns], rows)
     kept = thinned(max(len(t.steps) for t in trace))
     rows = [[str(k + 1), *(_percent(_probability(t, k)) for t in trace)] for k in kept]

@@ -25,7 +25,9 @@ def trace_table(spec: Spec, trace: Sequence[TokenTrace]) -> str:
 def candidates_table(result: Result) -> str:
     """All finished captions as a table, the best first."""
     rows = [[escape(c.caption), number(c.score, ".3f"), number(c.logprob, ".1f")] for c in result.candidates]
-    variety = ", ".join(f"{escape(name)} {number(value)}" for name, value in result.details.get("diversity", {}).items())
+    variety = ", ".join(
+        f"{escape(name)} {number(value)}" for name, value in result.details.get("diversity", {}).items()
+    )
     told = f'<p class="cl-note">Variety: {variety}.</p>' if variety else ""
     return table("Candidates, best first", ["caption", "ranker's score", "log-probability"], rows) + told
 
@@ -36,7 +38,9 @@ def comparison_table(runs: Sequence[tuple[Spec, Result, Result]]) -> str:
     for spec, guided, plain in runs:
         for name, result in (("unguided", plain), ("guided", guided)):
             scores = [number(s.value, form) if (s := result.scores.get(key)) else "–" for key, form in SCORES]
-            rows.append([escape(spec.title), name, escape(result.caption), *scores, number(sum(result.seconds.values()))])
+            rows.append(
+                [escape(spec.title), name, escape(result.caption), *scores, number(sum(result.seconds.values()))]
+            )
     return table("All methods", ["method", "guidance", "caption", "CLIPScore", "perplexity", "words", "seconds"], rows)
 
 

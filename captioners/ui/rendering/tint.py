@@ -1,4 +1,7 @@
-"""The colour of a word: how much more likely the input made it. Purple–orange, which the colour-blind can tell apart."""
+"""The colour of a word: how much more likely the input made it.
+
+Purple–orange, which the colour-blind can tell apart.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ def legend() -> str:
     cells = "".join('<i class="{}" style="{}"></i>'.format(*tint(d)) for d in (-4, -2, -1, 0, 1, 2, 4))
     return (
         '<p class="cl-legend">Tint: log p(word | input) − log p(word), <span>less likely with the input</span>'
-        f'<span class="cl-scale" aria-hidden="true">{cells}</span><span>more likely</span>, full colour at {FULL:g} nats. '
-        "<u>Underlined</u>: changed by guidance. Point at a word to see where it comes from, click it to fork the caption there.</p>"
+        f'<span class="cl-scale" aria-hidden="true">{cells}</span><span>more likely</span>, full colour at {FULL:g} '
+        "nats. "
+        "<u>Underlined</u>: changed by guidance. Point at a word to see where it comes from, click it to fork the "
+        "caption there.</p>"
     )

@@ -1,7 +1,8 @@
 """The few threads that models run on, whoever asks.
 
-Gradio answers on any of forty threads, and the C library keeps a heap for each thread that needed memory: models that ran on all of them
-would hold on to many times what they use. Here they run on two, which share the cores, and the rest of the page goes on meanwhile.
+Gradio answers on any of forty threads, and the C library keeps a heap for each thread that needed memory: models that
+ran on all of them would hold on to many times what they use. Here they run on two, which share the cores, and the rest
+of the page goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ class ModelThreads:
     def __init__(self, count: int = THREADS):
         import torch
 
-        share = max(1, torch.get_num_threads() // count)  # more threads than cores wait for each other, and wait by spinning
+        share = max(
+            1, torch.get_num_threads() // count
+        )  # more threads than cores wait for each other, and wait by spinning
         self._pool = ThreadPoolExecutor(count, "model", torch.set_num_threads, (share,))
 
     def next(self, moments: Iterator[T]) -> Future[T | None]:
-        """The next moment, being made; None at the end. It knows whose request it is, which a ZeroGPU Space asks for."""
+        """The next moment, being made; None at the end.
+
+        It knows whose request it is, which a ZeroGPU Space asks for.
+        """
         return self._pool.submit(copy_context().run, next, moments, None)

@@ -64,7 +64,10 @@ class Studio:
         return self._load(path, Path(path).stat().st_mtime_ns)
 
     def prefetch(self, media: Media) -> None:
-        """Compute what scoring a new input will need, while the cards are being asked. What goes wrong here is told there."""
+        """Compute what scoring a new input will need, while the cards are being asked.
+
+        What goes wrong here is told there.
+        """
         if not self.lent:  # what is kept in another process would be lost
             self._threads.next(self._prepare(media))
 
@@ -72,8 +75,13 @@ class Studio:
         self.lab.prepare_scoring(media)
         yield
 
-    def stream(self, media: Media, method: str, settings: Sequence[Settings], live: bool = True) -> Iterator[list[Step]]:
-        """One Step per setting at every moment, the last ones with scored results. What is not known yet is one batch."""
+    def stream(
+        self, media: Media, method: str, settings: Sequence[Settings], live: bool = True
+    ) -> Iterator[list[Step]]:
+        """One Step per setting at every moment, the last ones with scored results.
+
+        What is not known yet is one batch.
+        """
         moments = self._moments(media, method, settings, live)
         if self.lent:  # nothing is computed in this process
             yield from filter(None, moments)
@@ -92,7 +100,8 @@ class Studio:
             coming.cancel()
 
     def ahead(self, media: Media, method: str, settings: Sequence[Settings]) -> Iterator[None]:
-        """The same work for later: goes on only while nobody waits for an answer, and gives up when that lasts too long.
+        """The same work for later: goes on only while nobody waits for an answer, and gives up when that lasts too
+        long.
 
         Yields at every moment, so that it can be stopped there. Nothing is computed ahead on a borrowed GPU.
         """
@@ -123,7 +132,10 @@ class Studio:
         return self.lab.run([job.media] * len(job.settings), job.method, job.settings, job.live)
 
     def _work(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Moment]]:
-        """Several jobs on one loan, coming on together. A sentence for the visitor is a value: raised, it would not arrive."""
+        """Several jobs on one loan, coming on together.
+
+        A sentence for the visitor is a value: raised, it would not arrive.
+        """
         going = {number: self._decode(job) for number, job in enumerate(jobs)}
         while going:
             for number, moments in list(going.items()):
@@ -160,8 +172,13 @@ class Studio:
         return {method: answer for method, answer in answers.items() if isinstance(answer, CaptionLabError)}
 
     def explain(self, media: Media, result: Result, waits: bool = False) -> Result:
-        """The result with where its words come from. Captions that somebody waits for go first, unless it is this that is waited for."""
-        if self.lent or not (waits or self._gate.wait_for_quiet()):  # a lent GPU is given back when the captions are there
+        """The result with where its words come from.
+
+        Captions that somebody waits for go first, unless it is this that is waited for.
+        """
+        if self.lent or not (
+            waits or self._gate.wait_for_quiet()
+        ):  # a lent GPU is given back when the captions are there
             return result
 
         def told() -> Iterator[Result]:

@@ -1,4 +1,6 @@
-"""The About tab: what the methods are, what the numbers mean, what the models know, and whose work all this stands on."""
+"""The About tab: what the methods are, what the numbers mean, what the models know, and whose work all this stands
+on.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def _method(spec: Spec) -> str:
         words = f"<p>{escape(told.works)}</p><p><strong>Where it fails.</strong> {escape(told.fails)}</p>"
     else:
         module = sys.modules[registry.find(spec.id).__module__]
-        words = "".join(f"<p>{escape(' '.join(part.split()))}</p>" for part in (module.__doc__ or "").strip().split("\n\n"))
+        words = "".join(
+            f"<p>{escape(' '.join(part.split()))}</p>" for part in (module.__doc__ or "").strip().split("\n\n")
+        )
     formula = f"<p><code>{escape(spec.formula)}</code></p>" if spec.formula else ""
     kinds = " and ".join({"image": "pictures", "audio": "sound"}[m] for m in spec.modalities)
     return (
@@ -70,6 +74,10 @@ def _method(spec: Spec) -> str:
 
 def _data() -> str:
     rows = [[escape(cell) for cell in row] for row in DATA]
-    return f"<h2>Data and licences</h2>{table('What the embedded models were trained on', ['data', 'used', 'by', 'licence'], rows)}" + (
-        "<p>The examples on this page are in none of these; their sources and licences are in <code>assets/examples/CREDITS.md</code>.</p>"
+    return (
+        f"<h2>Data and licences</h2>{table('What the embedded models were trained on', ['data', 'used', 'by', 'licence'], rows)}"
+        + (
+            "<p>The examples on this page are in none of these; their sources and licences are in "
+            "<code>assets/examples/CREDITS.md</code>.</p>"
+        )
     )

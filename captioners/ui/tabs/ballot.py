@@ -1,4 +1,6 @@
-"""A ballot as HTML: the input, two captions without names, how far the rater is; and what is told about him and the others."""
+"""A ballot as HTML: the input, two captions without names, how far the rater is; and what is told about him and the
+others.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ OPENS = 10  # votes before the leaderboard opens
 
 
 def media_html(item: Input) -> str:
-    """The picture or the sound itself. Its name, which could give something away, and what else the file says stay behind."""
+    """The picture or the sound itself.
+
+    Its name, which could give something away, and what else the file says stay behind.
+    """
     return _media_html(item.path, item.path.stat().st_mtime_ns)
 
 
@@ -36,7 +41,11 @@ def _media_html(path: Path, _changed: int) -> str:
     sound = BytesIO()
     soundfile.write(sound, media.data, media.rate, format="MP3")
     source = base64.b64encode(sound.getvalue()).decode()
-    return f'<audio class="cl-media" controls aria-label="what is captioned" src="data:audio/mpeg;base64,{source}"></audio>'
+    return (
+        '<audio class="cl-media" controls '
+        'aria-label="what is captioned" '
+        f'src="data:audio/mpeg;base64,{source}"></audio>'
+    )
 
 
 def progress_html(cast: int, share: int | None) -> str:
@@ -44,7 +53,8 @@ def progress_html(cast: int, share: int | None) -> str:
     if share is None:
         return f'<p class="cl-legend">{cast} {"vote" if cast == 1 else "votes"} so far</p>'
     return (
-        f'<p class="cl-progress"><progress max="{share}" value="{cast}" aria-label="pairs that you have decided"></progress>'
+        f'<p class="cl-progress"><progress max="{share}" value="{cast}" aria-label="pairs that you have '
+        'decided"></progress>'
         f" {cast} of {share}</p>"
     )
 
@@ -78,11 +88,13 @@ def leaderboard_html(cast: int, questions: Sequence[dict[str, Any]]) -> str:
     if cast < OPENS:
         return f'<p class="cl-legend">The leaderboard opens after {OPENS} votes: you have {cast}.</p>'
     boards = "".join(
-        f"<section><h3>{escape(q['text'])}</h3>{strength_plot(q)}<p class='cl-legend'>{q['votes']} votes of all raters</p></section>"
+        f"<section><h3>{escape(q['text'])}</h3>{strength_plot(q)}<p class='cl-legend'>{q['votes']} votes of all "
+        "raters</p></section>"
         for q in questions
     )
     return (
-        f'<div class="cl-leaderboard"><h2>Leaderboard</h2>{boards}<p class="cl-legend">Bradley–Terry strengths (log-odds, mean 0) '
+        f'<div class="cl-leaderboard"><h2>Leaderboard</h2>{boards}<p class="cl-legend">Bradley–Terry strengths '
+        "(log-odds, mean 0) "
         "with 95 % intervals over inputs and raters, which take two of each.</p></div>"
     )
 

@@ -23,7 +23,12 @@ from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
 MAX_FILES = 200  # files
-UNREADABLE = (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError)  # zipfile: damaged, gone, unknown packing, encrypted
+UNREADABLE = (
+    zipfile.BadZipFile,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+)  # zipfile: damaged, gone, unknown packing, encrypted
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 NUMBER_FORMATS = {"words": ".0f", "perplexity": ",.1f"}
 HEAD = ("file", "method", "caption", "clipscore", "perplexity", "words", "seconds", "error")
@@ -42,7 +47,10 @@ class BatchEntry:
         """The cells of its row, in the order of HEAD."""
         if self.result is None:
             return [self.file, self.method, "", None, None, None, None, self.error]
-        scores = [self.result.scores[k].value if k in self.result.scores else None for k in ("clipscore", "perplexity", "words")]
+        scores = [
+            self.result.scores[k].value if k in self.result.scores else None
+            for k in ("clipscore", "perplexity", "words")
+        ]
         return [self.file, self.method, self.result.caption, *scores, round(sum(self.result.seconds.values()), 3), ""]
 
 
@@ -83,7 +91,11 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes | MediaErr
     """No more than a file may have, whatever the archive claims."""
     with archive.open(member) as file:
         data = file.read(MAX_BYTES + 1)
-    return data if len(data) <= MAX_BYTES else MediaError(f"The file is larger than {MAX_BYTES // 2**20} MB: make it smaller.")
+    return (
+        data
+        if len(data) <= MAX_BYTES
+        else MediaError(f"The file is larger than {MAX_BYTES // 2**20} MB: make it smaller.")
+    )
 
 
 def caption_files(studio: Studio, paths: Sequence[str], methods: Sequence[str]) -> Iterator[BatchEntry]:
@@ -94,7 +106,9 @@ def caption_files(studio: Studio, paths: Sequence[str], methods: Sequence[str]) 
             return
         try:
             media = _media(name, content)
-            specs = choose_methods(media.kind, None if not methods else [s.id for s in choose_methods(media.kind) if s.id in methods])
+            specs = choose_methods(
+                media.kind, None if not methods else [s.id for s in choose_methods(media.kind) if s.id in methods]
+            )
         except CaptionLabError as error:
             yield BatchEntry(name, error=str(error))
             continue
@@ -118,7 +132,9 @@ def batch_table(rows: Sequence[BatchEntry]) -> str:
             return number(value, NUMBER_FORMATS.get(name, ".2f"))
         return escape(str(value)) if value not in (None, "") else "–"
 
-    return table(f"{len(rows)} captions", HEAD, [[cell(n, v) for n, v in zip(HEAD, row.cells(), strict=True)] for row in rows])
+    return table(
+        f"{len(rows)} captions", HEAD, [[cell(n, v) for n, v in zip(HEAD, row.cells(), strict=True)] for row in rows]
+    )
 
 
 def batch_csv(rows: Sequence[BatchEntry] | None) -> str:
@@ -128,11 +144,16 @@ def batch_csv(rows: Sequence[BatchEntry] | None) -> str:
 
 def batch_jsonl(rows: Sequence[BatchEntry] | None) -> str:
     """The entries as JSON lines, one object each."""
-    return "".join(json.dumps(dict(zip(HEAD, row.cells(), strict=True)), ensure_ascii=False) + "\n" for row in rows or [])
+    return "".join(
+        json.dumps(dict(zip(HEAD, row.cells(), strict=True)), ensure_ascii=False) + "\n" for row in rows or []
+    )
 
 
 class Batch:
-    """The tab's components and their wiring. Whoever comes to the `tab` first finds an example instead of empty space."""
+    """The tab's components and their wiring.
+
+    Whoever comes to the `tab` first finds an example instead of empty space.
+    """
 
     def __init__(self, studio: Studio, specs: list[Spec], tab: gr.Tab | None = None):
         self.studio, rows = studio, gr.State([])
@@ -143,7 +164,9 @@ class Batch:
         with gr.Row():
             files = gr.File(file_count="multiple", label="Files", height=160, elem_id="cl-files")
             with gr.Column():
-                methods = gr.CheckboxGroup([(s.title, s.id) for s in specs], value=[s.id for s in specs], label="Methods")
+                methods = gr.CheckboxGroup(
+                    [(s.title, s.id) for s in specs], value=[s.id for s in specs], label="Methods"
+                )
                 with gr.Row():
                     run = gr.Button("Caption all", variant="primary", elem_id="cl-batch")
                     stop = gr.Button("Stop", elem_id="cl-batch-stop")
@@ -161,10 +184,19 @@ class Batch:
         if rows:
             return gr.skip()
         files = [examples.PICTURES[0], examples.SOUNDS[0]]
-        shown = [row for path in files for row in caption_files(self.studio, [path], [choose_methods(load_media(path).kind)[0].id])]
+        shown = [
+            row
+            for path in files
+            for row in caption_files(self.studio, [path], [choose_methods(load_media(path).kind)[0].id])
+        ]
         return f'<p class="cl-legend">An example, until there are files of yours:</p>{batch_table(shown)}'
 
-    def _run(self, files: list[str] | None, methods: list[str], progress: gr.Progress = gr.Progress()) -> Iterator[tuple]:  # noqa: B008 (Gradio's way)
+    def _run(
+        self,
+        files: list[str] | None,
+        methods: list[str],
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 (Gradio's way)
+    ) -> Iterator[tuple]:
         if not files:
             raise gr.Error("There are no files yet: drop some, or a zip.", print_exception=False)
         if not methods:

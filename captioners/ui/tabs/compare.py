@@ -24,7 +24,10 @@ from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-QUICK: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}  # queued: only then does Gradio tell that a State has changed
+QUICK: dict[str, Any] = {
+    **PRIVATE,
+    "concurrency_limit": None,
+}  # queued: only then does Gradio tell that a State has changed
 FORK = """element.addEventListener('click', event => {
     const word = event.target.closest('[data-token]');
     if (word) trigger('select', {position: Number(word.dataset.position), token: word.dataset.token});
@@ -65,13 +68,17 @@ class Compare:
                 with gr.Row(elem_classes="cl-cards"):
                     self.cards = [self._card(spec) for spec in specs]
                 with gr.Row(elem_classes="cl-together"):
-                    self.chart = gr.Plot(label="CLIPScore against fluency", show_label=False, container=False, elem_classes="cl-plot")
+                    self.chart = gr.Plot(
+                        label="CLIPScore against fluency", show_label=False, container=False, elem_classes="cl-plot"
+                    )
                     self.table = gr.HTML(elem_classes="cl-all")
                 with gr.Row(elem_classes="cl-downloads"):
                     runs = [c.runs for c in self.cards]
                     save_button("Download JSON", "caption-lab.json", sharing.as_json, runs, "cl-json")
                     save_button("Download report", "caption-lab.html", self._report, [self.source, *runs], "cl-report")
-                    save_button("Download GIF", "caption-lab.gif", self._film, [self.source, *runs], "cl-gif", "image/gif")
+                    save_button(
+                        "Download GIF", "caption-lab.gif", self._film, [self.source, *runs], "cl-gif", "image/gif"
+                    )
                     self.link = gr.Textbox(visible="hidden", label="link")
         self.asked, self.runs = [c.asked for c in self.cards], [c.runs for c in self.cards]
         self._wire_panel()
@@ -83,12 +90,26 @@ class Compare:
         with gr.Column(elem_classes="cl-card", elem_id=f"cl-card-{spec.id}", min_width=240) as column:
             gr.HTML(head_html(spec))
             body = gr.HTML(message_html("On its way …"), js_on_load=FORK)
-            plot = gr.Plot(label=f"{spec.title}: log-probabilities per token", show_label=False, container=False, elem_classes="cl-plot")
+            plot = gr.Plot(
+                label=f"{spec.title}: log-probabilities per token",
+                show_label=False,
+                container=False,
+                elem_classes="cl-plot",
+            )
             with gr.Column(elem_classes="cl-tail"):
                 numbers = gr.HTML()
                 with gr.Accordion("More", open=False, elem_classes="cl-more"):
                     own = {c.name: knobs.component(c) for c in knobs.own_controls(spec)}
-        return Card(CardController(self.studio, spec, self.panel.front), column, body, plot, numbers, own, gr.State(0), gr.State(None))
+        return Card(
+            CardController(self.studio, spec, self.panel.front),
+            column,
+            body,
+            plot,
+            numbers,
+            own,
+            gr.State(0),
+            gr.State(None),
+        )
 
     # -------------------------------------------------------------------------------------------------- wiring
 
@@ -96,7 +117,9 @@ class Compare:
         panel, asked = self.panel, self.asked
         for made, tab, example in panel.inputs:
             made.change(self._pick, made, [made, self.source, *asked], preprocess=False, **QUICK)
-            tab.select(self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK)
+            tab.select(
+                self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK
+            )
         panel.run.click(self._ask, None, asked, **QUICK)
         panel.methods.input(self._choose, panel.methods, [*(c.column for c in self.cards), *asked], **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
@@ -106,7 +129,9 @@ class Compare:
             knobs.moved(made)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
         own = [made for c in self.cards for made in c.own.values()]
         for name, values in knobs.presets(panel.specs).items():
-            panel.presets[name].click(self._preset(name, values), None, [self.touched, *panel.front.values(), *own, *asked], **QUICK)
+            panel.presets[name].click(
+                self._preset(name, values), None, [self.touched, *panel.front.values(), *own, *asked], **QUICK
+            )
         panel.reset.click(self._reset, None, [self.touched, panel.seed, *panel.front.values(), *own, *asked], **QUICK)
 
     def _wire_card(self, card: Card) -> list[Any]:
@@ -130,7 +155,12 @@ class Compare:
             return [shows, forks, *explains]
         self.panel.front[SCALE].input(card.controller.preview, inputs, outputs, trigger_mode="always_last", **QUICK)
         ahead = explains[0].success(
-            card.controller.decode_ahead, [card.runs, *inputs], None, concurrency_id="ahead", concurrency_limit=1, **PRIVATE
+            card.controller.decode_ahead,
+            [card.runs, *inputs],
+            None,
+            concurrency_id="ahead",
+            concurrency_limit=1,
+            **PRIVATE,
         )
         card.asked.change(None, cancels=[ahead], **PRIVATE)
         return [shows, forks, *explains, ahead]
@@ -149,7 +179,10 @@ class Compare:
     # --------------------------------------------------------------------------------------------------- events
 
     def _pick(self, payload: dict | None) -> list[Any]:
-        """A new file. It is read at once, so that a bad one is told of once and not by every card, and taken away again."""
+        """A new file.
+
+        It is read at once, so that a bad one is told of once and not by every card, and taken away again.
+        """
         path = payload["path"] if payload else None
         try:
             self.studio.prefetch(self.studio.media(path))
@@ -160,7 +193,10 @@ class Compare:
         return [gr.skip(), path, *self._ask()]
 
     def _switch(self, example: str) -> Callable[..., list[Any]]:
-        """Going to the other tab is choosing what stands there: a file, or else our example. A tab is also told when the page opens."""
+        """Going to the other tab is choosing what stands there: a file, or else our example.
+
+        A tab is also told when the page opens.
+        """
 
         def switch(payload: dict | None, source: str | None) -> list[Any]:
             if payload:
@@ -171,7 +207,9 @@ class Compare:
 
     def _preset(self, name: str, values: dict[str, Any]) -> Callable[..., list[Any]]:
         front = {name: c.default for name, c in self.panel.controls.items()} | values
-        chosen = [(knobs.own_preset(card.spec, name), c.name) for card in self.cards for c in knobs.own_controls(card.spec)]
+        chosen = [
+            (knobs.own_preset(card.spec, name), c.name) for card in self.cards for c in knobs.own_controls(card.spec)
+        ]
         own = [values[c] if c in values else gr.skip() for values, c in chosen]
         return lambda: [tuple(values), *front.values(), *own, *self._ask()]
 

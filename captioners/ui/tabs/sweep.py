@@ -1,4 +1,6 @@
-"""The Sweep tab: one method, one control, a range of values decoded as one batch; where more guidance stops helping is marked."""
+"""The Sweep tab: one method, one control, a range of values decoded as one batch; where more guidance stops helping
+is marked.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,8 @@ def sweep_csv(swept: Swept | None) -> str:
     if swept is None:
         return ""
     rows = [
-        [v, r.caption, *(swept.scores(n)[i] for n, *_ in SCORES)] for i, (v, r) in enumerate(zip(swept.values, swept.results, strict=True))
+        [v, r.caption, *(swept.scores(n)[i] for n, *_ in SCORES)]
+        for i, (v, r) in enumerate(zip(swept.values, swept.results, strict=True))
     ]
     return csv_text([swept.control, "caption", *(n for n, *_ in SCORES)], rows)
 
@@ -115,12 +118,18 @@ def sweep_json(swept: Swept | None) -> str:
 
 
 class Sweep:
-    """Layout and wiring; `source` is the file chosen in Compare. Whoever comes to the `tab` first finds a sweep that is already there."""
+    """Layout and wiring; `source` is the file chosen in Compare.
+
+    Whoever comes to the `tab` first finds a sweep that is already there.
+    """
 
     def __init__(self, studio: Studio, specs: list[Spec], source: gr.State, tab: gr.Tab | None = None):
         self.studio, self.specs = studio, {s.id: s for s in specs}
         first, swept = specs[0], gr.State(None)
-        gr.HTML('<p class="cl-legend">One method, one control, and the input chosen in Compare: a caption at every value.</p>')
+        gr.HTML(
+            '<p class="cl-legend">One method, one control, and the input chosen in Compare: a caption at every '
+            "value.</p>"
+        )
         with gr.Row():
             method = gr.Dropdown([(s.title, s.id) for s in specs], value=first.id, label="Method", min_width=160)
             control = gr.Dropdown(**self._choices(first), label="Control", min_width=160)

@@ -1,5 +1,5 @@
-"""Blind votes on the page: one rater's way through a study. The Blind vote tab is a study of the examples that tells after each
-vote what the captions were; a study of one's own keeps that to itself.
+"""Blind votes on the page: one rater's way through a study. The Blind vote tab is a study of the examples that tells
+after each vote what the captions were; a study of one's own keeps that to itself.
 
 The page holds no session: a rater's id lies in his browser and his place in the store, so he goes on after any restart.
 """
@@ -34,7 +34,8 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "minima
 FRESH = 20.0  # seconds that a leaderboard is shown before it is counted again
 LEADERBOARD_RESAMPLES = 200
 YOURS = (
-    "Kept of you: a random number, which your browser remembers, and your answers with their times. No name, no address. "
+    "Kept of you: a random number, which your browser remembers, and your answers with their times. No name, no "
+    "address. "
     "This link takes you back to your place on another device; whoever has it votes as you:"
 )
 
@@ -59,7 +60,12 @@ class VotingPanel:
     """Layout and wiring of one study for one rater."""
 
     def __init__(self, preparation: Preparation, page: gr.Blocks, reveals: bool, tab: gr.Tab | None = None):
-        self.preparation, self.store, self.study, self.reveals = preparation, preparation.store, preparation.study, reveals
+        self.preparation, self.store, self.study, self.reveals = (
+            preparation,
+            preparation.store,
+            preparation.study,
+            reveals,
+        )
         self._ahead: Thread | None = None
         self._board, self._counting = (0.0, list[dict[str, Any]]()), Lock()
         questions = self.study.design.questions
@@ -79,10 +85,21 @@ class VotingPanel:
                 with gr.Row(elem_classes="cl-downloads"):
                     save_button("Download my votes", "votes.csv", self._own_votes, self.rater, "cl-votes-csv")
                     forget = gr.Button("Delete my votes", size="sm", elem_id="cl-forget")
-        self.shown = [self.rater, self.position, self.pair, self.begin, self.asked, *self.answers, self.board, self.yours]
+        self.shown = [
+            self.rater,
+            self.position,
+            self.pair,
+            self.begin,
+            self.asked,
+            *self.answers,
+            self.board,
+            self.yours,
+        ]
         quick: dict[str, Any] = {**PRIVATE, "queue": False}
         self.begin.click(self._begin, self.rater, self.shown, **(HEAVY if reveals else {"queue": False}), **PRIVATE)
-        self.cast.click(self._cast_or_tell, [self.rater, self.position, *self.answers], [*self.shown, self.alert], **quick)
+        self.cast.click(
+            self._cast_or_tell, [self.rater, self.position, *self.answers], [*self.shown, self.alert], **quick
+        )
         forget.click(self._forget, self.rater, self.shown, **quick)
         page.load(self._arrive, self.rater, [*self.shown, self.results, voting], **quick)
         if tab:
@@ -132,7 +149,16 @@ class VotingPanel:
         """Delete everything about this rater, here and in his browser."""
         count = self.store.forget(self.study.id, rater)
         told = f'{self._intro()}<p role="status">{count} {"vote" if count == 1 else "votes"} deleted.</p>'
-        return ["", -1, told, gr.Button("Begin", visible=True), gr.Column(visible=False), *self._blank(), "", self._about("")]
+        return [
+            "",
+            -1,
+            told,
+            gr.Button("Begin", visible=True),
+            gr.Column(visible=False),
+            *self._blank(),
+            "",
+            self._about(""),
+        ]
 
     def _standing(self, rater: str) -> list[str]:
         return [self._leaderboard(rater), self._about(rater)]
@@ -142,8 +168,22 @@ class VotingPanel:
     def _show(self, rater: str, ballot: Ballot | None) -> list[Any]:
         progress = self._progress(rater)
         if ballot is None:
-            done = f'<div class="cl-ballot">{progress}<p role="status">That was all: thank you. You may close the page.</p></div>'
-            return [rater, -1, done, gr.Button(visible=False), gr.Column(visible=False), *self._blank(), *self._standing(rater)]
+            done = (
+                f'<div class="cl-ballot">{progress}<p '
+                'role="status">That '
+                "was all: thank you. You may close "
+                "the "
+                "page.</p></div>"
+            )
+            return [
+                rater,
+                -1,
+                done,
+                gr.Button(visible=False),
+                gr.Column(visible=False),
+                *self._blank(),
+                *self._standing(rater),
+            ]
         html = ballot_html(ballot, self.preparation.inputs[ballot.item], progress)
         asked = [gr.Button(visible=False), gr.Column(visible=True), *self._blank()]
         return [rater, ballot.position, html, *asked, *self._standing(rater)]
@@ -157,7 +197,15 @@ class VotingPanel:
     def _waiting(self, rater: str) -> list[Any]:
         """A rater who comes back to the tab."""
         html = f'<div class="cl-ballot">{self._progress(rater)}</div>'
-        return [rater, -1, html, gr.Button("Next pair"), gr.Column(visible=False), *self._blank(), *self._standing(rater)]
+        return [
+            rater,
+            -1,
+            html,
+            gr.Button("Next pair"),
+            gr.Column(visible=False),
+            *self._blank(),
+            *self._standing(rater),
+        ]
 
     def _progress(self, rater: str) -> str:
         cast, share = self.store.progress(self.study, rater)
@@ -171,9 +219,15 @@ class VotingPanel:
 
     def _intro(self) -> str:
         words = (
-            "One of our examples and two captions, by two methods or by one with and without guidance. You are not told which."
+            "One of our examples and two captions, by two methods or by one with and without guidance. You are not "
+            "told which."
             if self.reveals
-            else "You will see pictures or hear sounds, each with two captions. Look or listen first, then say which caption is better. "
+            else "You will see pictures or hear "
+            "sounds, each with two "
+            "captions. Look or listen "
+            "first, then say "
+            "which "
+            "caption is better. "
             "There is no right answer, except where a caption itself says that it is a check."
         )
         return f"<p>{words}</p>"
@@ -197,13 +251,18 @@ class VotingPanel:
             if not board or time.monotonic() - counted > FRESH:
                 votes = [v for v in self.store.votes(self.study.id) if not v.is_check]
                 asked = [(q, [v for v in votes if v.question == q.id]) for q in self.study.design.questions]
-                board = [{"text": q.text, "votes": len(said), "strengths": strengths(said, LEADERBOARD_RESAMPLES)} for q, said in asked]
+                board = [
+                    {"text": q.text, "votes": len(said), "strengths": strengths(said, LEADERBOARD_RESAMPLES)}
+                    for q, said in asked
+                ]
                 self._board = time.monotonic(), board
             return board
 
     def _results(self, secret: str) -> gr.HTML:
         if not compare_digest(secret.encode(), self.study.secret.encode()):
-            return gr.HTML('<p role="alert">This link does not open the results: ask who runs the study.</p>', visible=True)
+            return gr.HTML(
+                '<p role="alert">This link does not open the results: ask who runs the study.</p>', visible=True
+            )
         return gr.HTML(results_html(analyse(self.study, self.store.votes(self.study.id))), visible=True)
 
     def _own_votes(self, rater: str) -> str:

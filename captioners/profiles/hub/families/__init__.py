@@ -1,4 +1,5 @@
-"""Captioners of other libraries, one family a file: each says which configurations it reads and makes a `CaptionModel` of a folder.
+"""Captioners of other libraries, one family a file: each says which configurations it reads and makes a `CaptionModel`
+of a folder.
 
 A family is added as a method is: one file here, one decorator.
 """
@@ -58,7 +59,9 @@ def load_captioner(path: Path, source: Source, loader: ModelLoader) -> CaptionMo
     """The captioner in a folder, by whichever family reads it."""
     known, found = families(), model_type(path, source)
     if found not in known:
-        raise ValueError(f"it is a {found or 'model without a configuration'}, and captioners are one of {', '.join(known)}.")
+        raise ValueError(
+            f"it is a {found or 'model without a configuration'}, and captioners are one of {', '.join(known)}."
+        )
     return known[found](path, source, loader)
 
 

@@ -30,5 +30,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         return cells
 
     null, words = null_cells("image", path, source, grids)
-    vocabulary = WordPieceVocabulary(AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size)
+    vocabulary = WordPieceVocabulary(
+        AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size
+    )
     return CaptionModel("image", vocabulary, grids, loader.ready(blip_decoder(model, null)), words)

@@ -22,7 +22,11 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     from captioners.nets.from_transformers import git_decoder
 
     model = loader.ready(GitForCausalLM.from_pretrained(path, dtype=loader.dtype))
-    seen, project, processor = model.git.image_encoder, model.git.visual_projection, CLIPImageProcessor.from_pretrained(path)
+    seen, project, processor = (
+        model.git.image_encoder,
+        model.git.visual_projection,
+        CLIPImageProcessor.from_pretrained(path),
+    )
 
     def grids(media: list[Media]) -> Tensor:
         cells: Tensor = project(seen(processed(processor, media, loader)).last_hidden_state)
@@ -30,4 +34,6 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
 
     tokenizer = AutoTokenizer.from_pretrained(path)
     vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)
-    return CaptionModel("image", vocabulary, grids, loader.ready(git_decoder(model)), "the text alone, without any picture,")
+    return CaptionModel(
+        "image", vocabulary, grids, loader.ready(git_decoder(model)), "the text alone, without any picture,"
+    )

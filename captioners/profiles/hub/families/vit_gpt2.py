@@ -1,4 +1,6 @@
-"""ViT-GPT2: transformers' `VisionEncoderDecoderModel` of a ViT and a GPT-2, whose vocabulary the language model shares."""
+"""ViT-GPT2: transformers' `VisionEncoderDecoderModel` of a ViT and a GPT-2, whose vocabulary the language model
+shares.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,9 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
 
     null, words = null_cells("image", path, source, grids)
     tokenizer, config = AutoTokenizer.from_pretrained(path), model.config
-    start, end = config.decoder_start_token_id or config.decoder.bos_token_id, config.eos_token_id or config.decoder.eos_token_id
+    start, end = (
+        config.decoder_start_token_id or config.decoder.bos_token_id,
+        config.eos_token_id or config.decoder.eos_token_id,
+    )
     vocabulary = ByteVocabulary(tokenizer, start, end, config.decoder.vocab_size)
     return CaptionModel("image", vocabulary, grids, loader.ready(vit_gpt2_decoder(model, null)), words)

@@ -1,4 +1,6 @@
-"""Whisper trained to caption sound instead of transcribing it (arXiv 2305.09690): the caption follows a line that names its style."""
+"""Whisper trained to caption sound instead of transcribing it (arXiv 2305.09690): the caption follows a line that
+names its style.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     from captioners.nets.from_transformers import whisper_decoder
 
     model = loader.ready(WhisperForConditionalGeneration.from_pretrained(path, dtype=loader.dtype))
-    heard, features, tokenizer = model.model.encoder, WhisperFeatureExtractor.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    heard, features, tokenizer = (
+        model.model.encoder,
+        WhisperFeatureExtractor.from_pretrained(path),
+        AutoTokenizer.from_pretrained(path),
+    )
 
     def grids(media: list[Media]) -> Tensor:
         sounds = [AF.resample(torch.from_numpy(m.data), m.rate, features.sampling_rate).numpy() for m in media]
@@ -34,7 +40,13 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = heard(inputs.to(loader.device, loader.dtype)).last_hidden_state
         return cells
 
-    opening = [i for i in tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]) if i]
+    opening = [
+        i
+        for i in tokenizer.convert_tokens_to_ids(
+            ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+        )
+        if i
+    ]
     style: list[int] = tokenizer(STYLE, add_special_tokens=False)["input_ids"]
     opening, start = [*opening, *style[:-1]], style[-1]
     null, words = null_cells("audio", path, source, grids)
