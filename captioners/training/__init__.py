@@ -79,6 +79,7 @@ class Job:
     def command(self, name: str) -> str:
         """The command line that makes this part, with folders left to the reader."""
         more = [f"--seed {self.seed}"] * bool(self.seed) + [f"--epochs {self.epochs}"] * (self.epochs is not None)
+        more += ["--from DIR"] * (self.start is not None)
         more += ["--final"] * self.final + [f"--profile {self.profile}"] * (self.profile != "embedded")
         more += [f"--set {k}={v}" for k, v in self.settings]
         return " ".join(["python -m captioners train", name, "--data DATA --out DIR", *more])
