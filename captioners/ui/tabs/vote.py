@@ -103,7 +103,7 @@ class VotingPanel:
         forget.click(self._forget, self.rater, self.shown, **quick)
         page.load(self._arrive, self.rater, [*self.shown, self.results, voting], **quick)
         if tab:
-            tab.select(self._standing, self.rater, [self.board, self.yours], **quick)
+            tab.select(self._select, [self.rater, self.position], self.shown, **quick)
 
     # ------------------------------------------------------------------------------------------------- events
 
@@ -160,6 +160,12 @@ class VotingPanel:
             self._about(""),
         ]
 
+    def _select(self, rater: str, position: float) -> list[Any]:
+        """The tab is opened: only now does the browser tell who it is. A pair that is being looked at stays."""
+        if position < 0 and self.store.knows(self.study.id, rater):
+            return self._waiting(rater)
+        return [*self._nothing()[:-2], *self._standing(rater)]
+
     def _standing(self, rater: str) -> list[str]:
         return [self._leaderboard(rater), self._about(rater)]
 
@@ -168,13 +174,8 @@ class VotingPanel:
     def _show(self, rater: str, ballot: Ballot | None) -> list[Any]:
         progress = self._progress(rater)
         if ballot is None:
-            done = (
-                f'<div class="cl-ballot">{progress}<p '
-                'role="status">That '
-                "was all: thank you. You may close "
-                "the "
-                "page.</p></div>"
-            )
+            thanks = "That was all: thank you. You may close the page."
+            done = f'<div class="cl-ballot">{progress}<p role="status">{thanks}</p></div>'
             return [
                 rater,
                 -1,
@@ -222,13 +223,8 @@ class VotingPanel:
             "One of our examples and two captions, by two methods or by one with and without guidance. You are not "
             "told which."
             if self.reveals
-            else "You will see pictures or hear "
-            "sounds, each with two "
-            "captions. Look or listen "
-            "first, then say "
-            "which "
-            "caption is better. "
-            "There is no right answer, except where a caption itself says that it is a check."
+            else "You will see pictures or hear sounds, each with two captions. Look or listen first, then say which "
+            "caption is better. There is no right answer, except where a caption itself says that it is a check."
         )
         return f"<p>{words}</p>"
 
