@@ -352,12 +352,11 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
     )
     if study.design.share and position - checks >= study.design.share:
         return None
-    check = is_check_position(study.id, rater, position, study.design.check_every)
-    found = execute(NEXT_PAIR, {**whose, "is_check": 1}) if check else []
-    found = found or execute(NEXT_PAIR, {**whose, "is_check": 0})
-    if not found:
+    pair = execute(NEXT_PAIR, {**whose, "is_check": 0})
+    if not pair:  # a check behind the last pair would tell nothing of what was voted
         return None
-    ((number, shown, swapped),) = found
+    check = is_check_position(study.id, rater, position, study.design.check_every)
+    ((number, shown, swapped),) = (execute(NEXT_PAIR, {**whose, "is_check": 1}) if check else []) or pair
     swap = (
         secrets.randbelow(2) if 2 * swapped == shown else int(2 * swapped < shown)
     )  # sides stay balanced for every pair

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -114,6 +115,15 @@ def test_a_share_is_voted_on_once_and_ends(store):
     assert {v.answer for v in votes} == {"a"}
     assert {v.rater for v in votes} == {1}
     assert store.progress(study, rater) == (len(ballots), len(ballots))
+
+
+def test_a_share_of_all_pairs_ends_where_its_length_says_and_never_on_a_check(store):
+    study = add_study(store, replace(DESIGN, share=0), items=2)  # six pairs: a check may fall right behind the last
+    for _ in range(12):
+        rater = store.join("s")
+        ballots = vote_all(store, study, rater)
+        assert store.progress(study, rater) == (len(ballots), len(ballots))
+        assert not ballots[-1].is_check
 
 
 def test_a_vote_sent_twice_counts_once_and_the_first_one_stays(store):
