@@ -20,11 +20,8 @@ from captioners.study.schema import migrate
 from captioners.types import CaptionLabError, Modality, from_json, to_json
 
 ANSWERS = ("a", "b", "neither")
-MOST_VOTES, MOST_RATERS, WINDOW = (
-    30,
-    120,
-    60.0,
-)  # so many votes of one rater, and new raters of one study, in so many seconds
+# so many votes of one rater, and new raters of one study, in so many seconds
+MOST_VOTES, MOST_RATERS, WINDOW = 30, 120, 60.0
 
 
 class TooFast(CaptionLabError):

@@ -96,6 +96,16 @@ def test_a_rater_goes_through_the_share_and_is_thanked(go, study):
     assert "A was" not in page.content()  # nobody is told
 
 
+def test_a_crowd_is_asked_to_wait(go, monkeypatch):
+    monkeypatch.setattr("captioners.study.store.MOST_RATERS", 0)
+    page = go()
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_text("Many people are joining this study right now").wait_for()
+    monkeypatch.undo()
+    page.get_by_role("button", name="Begin").click()
+    page.locator(".cl-pair").wait_for()
+
+
 def test_a_rater_goes_on_after_a_reload_and_by_the_link(go):
     page = go()
     page.get_by_role("button", name="Begin").click()

@@ -126,8 +126,9 @@ class VotingPanel:
                 rater = self.store.join(self.study.id)
             while (ballot := self.store.ballot(self.study, rater)) is None and self.preparation.prepare_next():
                 pass
-        except CaptionLabError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+        except CaptionLabError as error:  # told in place: an error outside of the queue would not reach the page
+            told = f'{self._intro()}<p role="alert">{escape(str(error))}</p>'
+            return [gr.skip(), gr.skip(), told, *self._nothing()[3:]]
         self._prepare_ahead()
         return self._show(rater, ballot)
 
