@@ -15,8 +15,8 @@ import torch.nn.functional as F
 import torchaudio.functional as AF
 from torch import Tensor, nn
 
-IMAGE_SIZE = 224  # pixels of a picture's shorter side
-LONGEST = 2 * IMAGE_SIZE  # pixels of its longer side; a longer picture is squeezed
+IMAGE_SIZE = 224  # pixels of a picture's shorter side, where an encoder does not say otherwise
+LONGEST = 2  # times the shorter side: a longer picture is squeezed
 STRIDE = 32  # pixels a side of a cell of the last feature map
 BATCH = 8  # pictures that are encoded at once
 AUDIO_RATE = 16_000  # samples a second
@@ -46,8 +46,9 @@ class ImageEncoder(nn.Module):
 
     grid_shape = (7, 7)
 
-    def __init__(self, dim: int = 512, backbone: str = LITE0):
+    def __init__(self, dim: int = 512, backbone: str = LITE0, size: int = IMAGE_SIZE):
         super().__init__()
+        self.size = size  # pixels of a picture's shorter side
         self.backbone = _backbone(backbone, in_chans=3)
         self.project = nn.Linear(FEATURE_DIM, dim)
 
@@ -124,17 +125,17 @@ def _backbone(name: str, in_chans: int) -> nn.Module:
     return net.to(memory_format=torch.channels_last)
 
 
-def image_pixels(image: Tensor, ratio: float | None = None) -> Tensor:
-    """(h, w, 3) uint8 → (3, h, w) in [0, 1]: the whole picture, its shorter side 224 pixels, the other a multiple of 32
-    up to 448.
+def image_pixels(image: Tensor, ratio: float | None = None, size: int = IMAGE_SIZE) -> Tensor:
+    """(h, w, 3) uint8 → (3, h, w) in [0, 1]: the whole picture, its shorter side `size` pixels, the other a multiple of
+    32 up to twice as many.
 
     `ratio`, width by height, is told where the picture was squeezed into another shape.
     """
     h, w = image.shape[:2]
     if ratio is not None:
         h, w = (1.0, ratio)
-    scale = IMAGE_SIZE / min(h, w)
-    return _scaled(image, *(min(LONGEST, max(IMAGE_SIZE, round(side * scale / STRIDE) * STRIDE)) for side in (h, w)))
+    scale = size / min(h, w)
+    return _scaled(image, *(min(LONGEST * size, max(size, round(side * scale / STRIDE) * STRIDE)) for side in (h, w)))
 
 
 def square_pixels(image: Tensor, size: int = IMAGE_SIZE) -> Tensor:

@@ -113,11 +113,9 @@ class Encoder:
         return self.loader.get(self.parts[kind], lambda config: make(**config))
 
     def _images(self, media: list[Media]) -> list[Tensor]:
-        return list(
-            picture_grids(
-                self.net("image"), [image_pixels(torch.from_numpy(m.data)) for m in media], self.loader.device
-            )
-        )
+        net = self.net("image")
+        pixels = [image_pixels(torch.from_numpy(m.data), size=net.size) for m in media]
+        return list(picture_grids(net, pixels, self.loader.device))
 
     def _sounds(self, media: list[Media]) -> list[Tensor]:
         """A long clip's windows are encoded apart and their grids averaged."""

@@ -8,7 +8,7 @@ above them when an encoder is trained, and the finished encoder's grids (`image_
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +55,9 @@ class Maps:
         return torch.from_numpy(rows).float().view(len(pictures), *self.shapes[pictures[0]].tolist())
 
 
-def stem_maps(job: Job, backbone: str) -> dict[str, list[Maps]]:
-    """{"train": [view 0, …], "dev": [view 0]} of an ImageNet backbone, in the order of `corpus.pictures`."""
-    folder = job.cache / f"stem-maps-{backbone}"
+def stem_maps(job: Job, backbone: str, size: int) -> dict[str, list[Maps]]:
+    """{"train": [view 0, …], "dev": [view 0]} of an ImageNet backbone at a size, in the order of `corpus.pictures`."""
+    folder = job.cache / f"stem-maps-{backbone}-{size}"
     folder.mkdir(parents=True, exist_ok=True)
     encoder: ImageEncoder | None = None
     found: dict[str, list[Maps]] = {}
@@ -66,16 +66,17 @@ def stem_maps(job: Job, backbone: str) -> dict[str, list[Maps]]:
             values, shapes = folder / f"{split}-{view}.bin", folder / f"{split}-{view}.npy"
             if not shapes.exists():
                 if encoder is None:
-                    encoder = ImageEncoder(backbone=backbone).eval()
+                    encoder = ImageEncoder(backbone=backbone, size=size).eval()
                     load_imagenet(encoder.backbone, backbone)
-                _write(encoder.stem, corpus.pictures(job.data, split), view, values, shapes, job.quiet)
+                with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "bf16"):
+                    _write(encoder, corpus.pictures(job.data, split), view, values, shapes, job.quiet)
             found.setdefault(split, []).append(Maps(np.memmap(values, np.float16, "r"), np.load(shapes)))
     return found
 
 
 @torch.no_grad()
 def _write(
-    encode: Callable[[Tensor], Tensor],
+    encoder: ImageEncoder,
     pictures: list[corpus.Picture],
     view: int,
     values: Path,
@@ -88,13 +89,13 @@ def _write(
     with ThreadPoolExecutor(2) as pool, values.open("wb") as file, bar:
         for start in range(0, len(pictures), WINDOW):
             some = range(start, min(start + WINDOW, len(pictures)))
-            pixels = list(pool.map(lambda i: view_pixels(pictures[i], view, i), some))
+            pixels = list(pool.map(lambda i: view_pixels(pictures[i], view, i, encoder.size), some))
             made: dict[int, Tensor] = {}
             for shape in dict.fromkeys(p.shape for p in pixels):
                 alike = [i for i, p in enumerate(pixels) if p.shape == shape]
                 for at in range(0, len(alike), BATCH):
                     rows = alike[at : at + BATCH]
-                    made |= zip(rows, encode(torch.stack([pixels[i] for i in rows])).half(), strict=True)
+                    made |= zip(rows, encoder.stem(torch.stack([pixels[i] for i in rows])).half(), strict=True)
             for i in range(len(pixels)):
                 file.write(made[i].contiguous().numpy().tobytes())
                 seen.append(made[i].shape)
@@ -102,7 +103,7 @@ def _write(
     np.save(shapes, np.array(seen))
 
 
-def view_pixels(picture: corpus.Picture, view: int, seed: int) -> Tensor:
+def view_pixels(picture: corpus.Picture, view: int, seed: int, size: int) -> Tensor:
     """View 0 is what the product sees; view 1 a random part, stretched and mirrored at random, with shifted colours."""
     image = torch.from_numpy(np.array(Image.open(picture.path).convert("RGB")))
     rng = np.random.default_rng([seed, view])
@@ -113,12 +114,12 @@ def view_pixels(picture: corpus.Picture, view: int, seed: int) -> Tensor:
     elif picture.squeezed:
         ratio = float(STRETCH ** rng.uniform(-1, 1))
     if view == 0:
-        return image_pixels(image, ratio)
+        return image_pixels(image, ratio, size)
     share = rng.uniform(0.65, 1.0, size=2)  # of height and width
     rows, columns = (np.array([h, w]) * share).astype(int)
     top, left = rng.integers(0, h - rows + 1), rng.integers(0, w - columns + 1)
     ratio *= float(1.15 ** rng.uniform(-1, 1)) * columns * h / (rows * w)
-    pixels = image_pixels(image[top : top + rows, left : left + columns], ratio)
+    pixels = image_pixels(image[top : top + rows, left : left + columns], ratio, size)
     pixels = pixels.flip(-1) if rng.random() < 0.5 else pixels
     pixels = v2.functional.adjust_brightness(pixels, float(rng.uniform(0.7, 1.3)))
     return v2.functional.adjust_saturation(pixels, float(rng.uniform(0.6, 1.4)))
@@ -139,7 +140,7 @@ def image_features(job: Job, part: str = "image-encoder", views: int = VIEWS["tr
             path = folder / f"{split}-{view}.npy"
             if not path.exists():
                 encoder = encoder or load_into(ImageEncoder(**config), weights).eval()
-                maps = stem_maps(job, config["backbone"])[split][view]
+                maps = stem_maps(job, config["backbone"], encoder.size)[split][view]
                 with path.with_suffix(".partial").open("wb") as file:
                     np.save(file, torch.cat([*upper_grids(encoder, maps, job.quiet)]).numpy())
                 path.with_suffix(".partial").rename(path)

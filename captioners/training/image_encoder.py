@@ -61,6 +61,7 @@ class EncoderConfig:
 
     dim: int = 512
     backbone: str = LITE2
+    size: int = 288  # pixels of a picture's shorter side
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,8 @@ class EncoderRecipe(Recipe):
 
 
 RECIPES = {
-    "image-encoder": EncoderRecipe(epochs=3, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995),
-    "judge-encoder": EncoderRecipe(
-        epochs=0, batch=48, lr=6e-4, weight_decay=0.02, ema=0.995
-    ),  # no teacher that it would share
+    "image-encoder": EncoderRecipe(epochs=3, batch=32, lr=1e-3, weight_decay=0.02, ema=0.995),
+    "judge-encoder": EncoderRecipe(epochs=0, batch=32, lr=1e-3),  # no teacher that it would share
 }
 
 
@@ -93,6 +92,9 @@ class TaughtEncoder(nn.Module):
             self.encoder.backbone.blocks[:STEM_STAGES],
         ):
             frozen.requires_grad_(False)
+        for module in self.encoder.modules():
+            if isinstance(module, nn.BatchNorm2d):  # its scale could as well be the convolution's
+                module.requires_grad_(False)
         self.norm, self.drop = nn.LayerNorm(config.dim), nn.Dropout(0.2)
         self.cells, self.whole = nn.Linear(config.dim, labels), nn.Linear(config.dim, labels)
         nn.init.constant_(self.whole.bias, -4.0)
@@ -124,7 +126,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     vocabulary = frequent_words(pictures["train"], recipe.words)
     objects = sorted({o for p in pictures["train"] for o in p.objects})
     labels = {split: label_matrix(some, vocabulary, objects) for split, some in pictures.items()}
-    maps = stem_maps(job, config.backbone)
+    maps = stem_maps(job, config.backbone, config.size)
     model = TaughtEncoder(config, len(vocabulary) + len(objects), recipe.sharpness)
     report: dict[str, Any] = {"variance_kept": principal_components(model.encoder, maps["train"][0])}
     steps = len(pictures["train"]) // recipe.batch

@@ -31,8 +31,8 @@ from captioners.training.tokenizer import load_tokenizer
 
 PACK = CausalLMConfig().context  # tokens of one training sequence of the guiding LM: about ten captions
 NEUTRAL = 0.3  # share of packs that mix corpora under <bos>
-GUIDE = Recipe(epochs=1, batch=16, lr=2e-3)
-JUDGE = Recipe(epochs=1, batch=64, lr=3e-3)
+GUIDE = Recipe(epochs=2, batch=16, lr=2e-3)
+JUDGE = Recipe(epochs=2, batch=64, lr=3e-3)
 
 
 def captions_of(job: Job, which: int) -> dict[str, list[str]]:

@@ -44,10 +44,13 @@ def fit(
     steps_per_epoch = max(1, round(min(1.0, recipe.epochs) * steps_per_epoch))
     if job.start:
         load_into(model, find_part(name, job.start))
-    accelerator = Accelerator(cpu=job.device == "cpu")
+    mixed = job.precision if job.precision != "fp32" else None  # None: what `accelerate launch` was told
+    accelerator = Accelerator(cpu=job.device == "cpu", mixed_precision=mixed)
     steps_per_epoch = max(1, steps_per_epoch // accelerator.num_processes)
     first = accelerator.is_main_process
-    optimizer = torch.optim.AdamW(_groups(model, recipe.weight_decay), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2))
+    optimizer = torch.optim.AdamW(
+        _groups(model, recipe.weight_decay), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True
+    )
     total = epochs * steps_per_epoch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, total))
     average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(recipe.ema), use_buffers=True).to(accelerator.device)
@@ -112,7 +115,8 @@ def fit(
                 if step == done and rng is not None:
                     torch.set_rng_state(rng.cpu())
                 continue
-            value = loss(model, batch)
+            with accelerator.autocast():
+                value = loss(model, batch)
             if not torch.isfinite(value):
                 raise FloatingPointError(
                     f"{name}: the loss is {value.item()} in epoch {epoch + 1}; lower the learning rate"

@@ -215,6 +215,7 @@ class CountingShelf:
             grid = x.flatten(1).mean(1)[:, None, None].expand(-1, 4, 2)
             return Features(grid, grid.mean(1))
 
+        net.size = 32
         return net
 
     def hash(self, part):

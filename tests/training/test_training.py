@@ -318,12 +318,12 @@ def test_the_own_list_names_every_set_that_the_counts_count():
 def test_a_squeezed_picture_is_stretched_back(tmp_path, squeezed, size, shapes):
     Image.new("RGB", (300, 210), "red").save(tmp_path / "p.png")
     picture = corpus.Picture(tmp_path / "p.png", "train", ("a",), "set", size=size, squeezed=squeezed)
-    seen = {tuple(view_pixels(picture, 0, seed).shape[1:]) for seed in range(12)}
+    seen = {tuple(view_pixels(picture, 0, seed, 224).shape[1:]) for seed in range(12)}
     if shapes:
         assert seen == shapes
     else:  # its shape is not known: one between 3:4 and 4:3
         assert len(seen) > 1 and all(3 / 4 - 0.1 < h / w < 4 / 3 + 0.1 for h, w in seen)
-    assert view_pixels(picture, 1, 0).shape[0] == 3
+    assert view_pixels(picture, 1, 0, 224).shape[0] == 3
 
 
 def test_a_mirrored_view_is_the_grid_from_right_to_left():
