@@ -29,7 +29,7 @@ SEEN = {
     "audio": "windows",
 }  # what an encoder is shown of an input; features that are kept on disk say so
 FEATURE_DIM = 1280  # channels of an EfficientNet-Lite's last feature map
-STEM_STAGES = 5  # the first stages, which stay ImageNet's; their maps have twice the last map's rows and columns
+STEM_STAGES = 4  # the first stages, which stay ImageNet's; their maps have twice the last map's rows and columns
 LITE0, LITE2 = "tf_efficientnet_lite0", "tf_efficientnet_lite2"
 
 
