@@ -234,6 +234,8 @@ class ClassifierFree(Captioner):
             return None
         decoder, rows = self.models.caption_decoder(), len(hidden)
         seen = decoder.condition({media.kind: grid[None]}, torch.zeros(rows, dtype=torch.long, device=grid.device))
+        if seen.mask.shape[-1] == seen.nulls + 1:  # a bottleneck has no cells to hide
+            return None
         said = torch.tensor([self.models.start_token(media.kind), *ids], device=grid.device).expand(rows, -1)
         logits, _ = decoder(said[:, :-1], seen.without(hidden.to(grid.device)))
         return logits.log_softmax(-1).gather(-1, said[:, 1:, None])[..., 0]

@@ -28,6 +28,7 @@ class CaptionerConfig:
     media_dim: int = 512
     image_cells: int = 49
     audio_cells: int = 20
+    bottleneck: bool = False  # the text looks at one token, the mean of all cells, instead of at every cell
     dropout: float = 0.1
 
 
@@ -93,9 +94,10 @@ class CaptionDecoder(nn.Module):
         """{kind: (n, cells, c)} of all kinds → keys and values of every cross layer, rows put into `order`; a row
         sees its own cells.
         """
-        x, there = side_by_side(
-            {kind: self.enter[kind](grid) + self.cells[kind] for kind, grid in grids.items()}, order
-        )
+        cells = {kind: self.enter[kind](grid) + self.cells[kind] for kind, grid in grids.items()}
+        if self.config.bottleneck:
+            cells = {kind: x.mean(1, keepdim=True) for kind, x in cells.items()}
+        x, there = side_by_side(cells, order)
         x = self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
         return Condition(
             [b.cross.keys_values(x) for b in self.blocks if b.cross is not None], F.pad(there, (1, 0))[:, None, None]

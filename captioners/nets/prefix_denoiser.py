@@ -36,6 +36,9 @@ class PrefixDenoiserConfig:
     canvas: int = 28  # the most positions of a caption, the end included
     words: int = 24  # the most words that a caption can be asked to have
     schedule: str = "truncated-linear"  # that training drew its noise from
+    shaded: bool = (
+        True  # the network is shown a noisy word as far as it can be read; otherwise as it is, as in the paper
+    )
     dropout: float = 0.1  # of the pooled vector and the MLP; the body has none
 
 
@@ -101,6 +104,8 @@ class PrefixDenoiser(nn.Module):
 
         Where that is next to nothing, it is nothing: all such levels are one to the network.
         """
+        if not self.config.shaded:
+            return torch.ones_like(levels)
         told = self.config.embed * levels / (1 - levels).clamp(min=1e-9)
         share = told / (told + math.log(self.config.vocab))
         return share.masked_fill(share < ILLEGIBLE, 0.0)

@@ -77,7 +77,7 @@ class VQAutoencoder(nn.Module):
         return self.leave(self.codebook[codes])
 
     def forward(self, grid: Tensor) -> Quantised:
-        z = self.enter(grid)
+        z = self.enter(grid).float()
         codes = self._nearest(z)
         quantised = self.codebook[codes]
         commitment = F.mse_loss(z, quantised)
@@ -94,8 +94,9 @@ class VQAutoencoder(nn.Module):
         return F.mse_loss(out.reconstruction, F.layer_norm(grid, grid.shape[-1:])) + commitment * out.commitment
 
     def _nearest(self, z: Tensor) -> Tensor:
-        """argmin |z − e|² without the term that all codes share."""
-        return (z @ self.codebook.T - 0.5 * self.codebook.square().sum(-1)).argmax(-1)
+        """argmin |z − e|² without the term that all codes share; in single precision, so that training and use agree."""
+        with torch.autocast(z.device.type, enabled=False):
+            return (z.float() @ self.codebook.T - 0.5 * self.codebook.square().sum(-1)).argmax(-1)
 
     @torch.no_grad()
     def _follow(self, z: Tensor, codes: Tensor) -> None:

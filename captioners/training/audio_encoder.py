@@ -38,7 +38,7 @@ class EncoderConfig:
 CLASSES = list(SOUND_CLASSES)
 TEACHER_CLASSES = 521
 FROZEN_STAGES = 2  # the first filters stay ImageNet's: training is three times as fast
-RECIPE = Recipe(epochs=10, batch=32, lr=1.2e-3, weight_decay=0.02, ema=0.99)
+RECIPE = Recipe(epochs=24, batch=32, lr=1.2e-3, weight_decay=0.02, ema=0.99)
 
 
 class SoundClassifier(nn.Module):

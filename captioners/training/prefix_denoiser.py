@@ -29,6 +29,7 @@ from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
+from captioners.types import CaptionLabError
 
 LONGEST = 18  # tokens; 94 % of the captions are not longer, and the rest would cost a fifth of the time
 SLACK = 2  # up to this many ends behind the longest caption of a batch
@@ -70,6 +71,11 @@ class Examples:
 def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
     """Word embeddings by principal components, and every layer's self-attention and feed-forward weights."""
     tokens = decoder.tokens.weight.detach()
+    if len(tokens) < model.config.embed:
+        raise CaptionLabError(
+            f"{len(tokens)} tokens cannot start {model.config.embed} dimensions of word embeddings: "
+            "train the tokenizer on more text, or take fewer with --set embed=48."
+        )
     centre = tokens.mean(0)
     basis = torch.linalg.svd(tokens - centre, full_matrices=False).Vh[: model.config.embed]  # (embed, dim)
     with torch.no_grad():

