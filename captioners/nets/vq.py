@@ -94,7 +94,7 @@ class VQAutoencoder(nn.Module):
         return F.mse_loss(out.reconstruction, F.layer_norm(grid, grid.shape[-1:])) + commitment * out.commitment
 
     def _nearest(self, z: Tensor) -> Tensor:
-        """argmin |z − e|² without the term that all codes share; in single precision, so that training and use agree."""
+        """argmin |z − e|² without the term that all codes share; always in single precision."""
         with torch.autocast(z.device.type, enabled=False):
             return (z.float() @ self.codebook.T - 0.5 * self.codebook.square().sum(-1)).argmax(-1)
 
