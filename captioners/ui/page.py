@@ -22,7 +22,7 @@ from captioners.ui.tabs.vote import VotingPanel, examples_study
 STATUS_SECONDS = 2.0  # seconds between two looks at what is being loaded
 MAX_QUEUE = 64  # visitors in the queue before new ones are sent away
 ABOUT = {
-    "embedded": "small models trained on a small world: everyday photographs of people and dogs, fifty kinds of sound",
+    "embedded": "small models trained on twenty thousand everyday photographs and some sixty kinds of sound",
     "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
     "hub-small": (
         "pretrained models from the "

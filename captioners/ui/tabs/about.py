@@ -19,9 +19,9 @@ the first with the second: turn it up until captions break. The judges that give
 
 MODELS = {
     "embedded": """<h2>What the models know</h2>
-<p>The embedded models are small, a few million parameters each, and have seen a small world: six thousand photographs, mostly of people and
-dogs outdoors, fifty kinds of everyday sound, plain voices and some music. A cat is likely to be called something else, food, text and
-drawings are guessed at, and numbers and names are not to be trusted. All methods share encoder, vocabulary and training data, so that
+<p>The embedded models are small, a few million parameters each, and have seen the everyday world in small: twenty thousand photographs of
+people, animals, streets, rooms, food and sports, some sixty kinds of everyday sound, voices and music. What is common in such photographs is
+mostly named; what is rare, drawings, text, numbers and names are guessed at. All methods share encoder, vocabulary and training data, so that
 differences between cards are differences between the ways of guiding.</p>""",
     "hub": """<h2>What the models know</h2>
 <p>The methods run on pretrained models: CoCa, BLIP or another captioner for the first, GPT-2 with CLIP or CLAP for the second. The two
@@ -32,10 +32,13 @@ elsewhere; a card says which. Every score names its encoder, and no encoder that
 DATA = (
     ("Flickr8k", "photographs and captions", "Hodosh et al. 2013", "research use"),
     ("Multi30k", "captions", "Elliott et al. 2016", "research and education"),
-    ("COCO", "captions", "Lin et al. 2014", "CC BY 4.0"),
+    ("COCO", "photographs, captions and boxes", "Lin et al. 2014", "CC BY 4.0, photographs under their Flickr terms"),
     ("AudioCaps", "captions", "Kim et al. 2019", "MIT (captions)"),
     ("Clotho", "captions", "Drossos et al. 2020", "research use"),
     ("ESC-50", "sounds", "Piczak 2015", "CC BY-NC 3.0, a part CC BY 3.0"),
+    ("UrbanSound8K", "sounds", "Salamon et al. 2014", "CC BY-NC 3.0"),
+    ("GTZAN", "music", "Tzanetakis and Cook 2002", "research use"),
+    ("RAVDESS", "voices", "Livingstone and Russo 2018", "CC BY-NC-SA 4.0"),
     ("Audibility set", "sentences", "arXiv 2309.03884", "research use"),
 )
 
