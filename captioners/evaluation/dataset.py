@@ -7,13 +7,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
 from captioners.media import load_media
+from captioners.media.pictures import reshaped
 from captioners.sound_classes import SOUND_CLASSES
-from captioners.types import CaptionLabError, Modality
+from captioners.types import CaptionLabError, Media, Modality
 
 Box = tuple[float, float, float, float]  # left, top, width, height as shares of the picture
 FOLDERS: dict[Modality, str] = {"image": "images", "audio": "audio"}
@@ -88,6 +89,12 @@ def read_dataset(folder: str | Path, split: str | None = None, limit: int | None
         splits = ", ".join(sorted({item.split for item in items})) or "no split"
         raise CaptionLabError(f"{folder} has no items in split {split!r}: choose from {splits}.")
     return Dataset(folder.resolve().name, chosen[:limit], split, frozenset(item.id for item in items))
+
+
+def load_item(item: Item) -> Media:
+    """The picture or clip; a picture whose photograph had another shape is stretched back."""
+    media = load_media(item.path, item.kind)
+    return replace(media, data=reshaped(media.data, item.size)) if item.size else media
 
 
 def label_captions(category: str) -> tuple[str, ...]:

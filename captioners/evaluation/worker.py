@@ -7,16 +7,14 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from captioners.attribution import attribute
-from captioners.evaluation.dataset import Box, Item
+from captioners.evaluation.dataset import Box, Item, load_item
 from captioners.lab import Lab
-from captioners.media import load_media
-from captioners.media.pictures import reshaped
 from captioners.metrics.base import Gains, Point
 from captioners.metrics.matching import embed_media
 from captioners.metrics.pointing import points
@@ -87,8 +85,7 @@ class Worker:
 
         def load(item: Item) -> Media | CaptionLabError:
             try:
-                media = load_media(item.path, item.kind)
-                return replace(media, data=reshaped(media.data, item.size)) if item.size else media
+                return load_item(item)
             except CaptionLabError as error:
                 return error
 
