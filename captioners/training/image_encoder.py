@@ -179,7 +179,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     if recipe.epochs > 0:
         known = {view: known_classes(model, some) for view, some in enumerate(maps["train"]) if recipe.leash}
         model, fitted = fit(job, name, model, batches, steps, loss, evaluate, recipe, "word_precision")
-        report["word_probe"] = probe(model.encoder, maps, labels, len(vocabulary))
+    report["word_probe"] = probe(model.encoder, maps, labels, len(vocabulary))
     save_part(job.out, name, model.encoder, asdict(config))
     return {**fitted, **report, "parameters": sum(p.numel() for p in model.encoder.parameters())}
 
