@@ -74,7 +74,8 @@ class VotingPanel:
         with gr.Column(elem_classes=["cl-voting", "cl-narrow"]) as voting:
             self.position = gr.Number(-1, visible="hidden", label="ballot")
             self.pair = gr.HTML(self._intro())
-            self.begin = gr.Button("Begin", variant="primary", elem_id="cl-next")
+            # on a tab of its own the first pair comes by itself
+            self.begin = gr.Button("Begin", variant="primary", elem_id="cl-next", visible=tab is None)
             with gr.Column(visible=False, elem_classes="cl-questions") as self.asked:
                 self.answers = [gr.Radio(CHOICES, label=q.text, elem_id=f"cl-vote-{q.id}") for q in questions]
                 self.alert = gr.HTML()
@@ -103,7 +104,7 @@ class VotingPanel:
         forget.click(self._forget, self.rater, self.shown, **quick)
         page.load(self._arrive, self.rater, [*self.shown, self.results, voting], **quick)
         if tab:
-            tab.select(self._select, [self.rater, self.position], self.shown, **quick)
+            tab.select(self._select, [self.rater, self.position], self.shown, **HEAVY, **PRIVATE)
 
     # ------------------------------------------------------------------------------------------------- events
 
@@ -128,7 +129,7 @@ class VotingPanel:
                 pass
         except CaptionLabError as error:  # told in place: an error outside of the queue would not reach the page
             told = f'{self._intro()}<p role="alert">{escape(str(error))}</p>'
-            return [gr.skip(), gr.skip(), told, *self._nothing()[3:]]
+            return [gr.skip(), gr.skip(), told, gr.Button(visible=True), *self._nothing()[4:]]
         self._prepare_ahead()
         return self._show(rater, ballot)
 
@@ -162,9 +163,11 @@ class VotingPanel:
         ]
 
     def _select(self, rater: str, position: float) -> list[Any]:
-        """The tab is opened: only now does the browser tell who it is. A pair that is being looked at stays."""
-        if position < 0 and self.store.knows(self.study.id, rater):
-            return self._waiting(rater)
+        """The tab is opened: only now does the browser tell who it is. A pair that is being looked at stays; where
+        there is none, the first or the next one is asked for.
+        """
+        if position < 0:
+            return self._begin(rater)
         return [*self._nothing()[:-2], *self._standing(rater)]
 
     def _standing(self, rater: str) -> list[str]:
