@@ -30,7 +30,7 @@ class PrefixDenoiserConfig:
     layers: int = 4
     heads: int = 4
     prefix: int = 5  # prefix embeddings
-    hidden: int = 384  # of the MLP that makes them
+    hidden: int = 768  # of the MLP that makes them
     image_dim: int = 512  # of the encoder's pooled vector
     audio_dim: int = 512
     canvas: int = 28  # the most positions of a caption, the end included
