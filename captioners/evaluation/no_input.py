@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from captioners.contract import FluencyJudge, Matcher
-from captioners.evaluation.dataset import read_dataset
+from captioners.evaluation.dataset import load_item, read_dataset
 from captioners.lab import Lab
-from captioners.media import load_media
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
 from captioners.types import CaptionLabError, Media
@@ -192,9 +191,9 @@ def main(argv: list[str] | None = None) -> None:
     others = read_dataset(args.folder, args.reference_split, args.limit)
     setting = Setting(
         Lab("embedded", "cpu"),
-        [load_media(i.path, "image") for i in items],
+        [load_item(i) for i in items],
         [i.references[0] for i in items],
-        [load_media(i.path, "image") for i in others],
+        [load_item(i) for i in others],
     )
     rows = compare(setting)
     print(table(rows))

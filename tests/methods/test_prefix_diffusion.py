@@ -177,6 +177,15 @@ def test_noise_that_hides_a_word_is_not_shown(method):
         assert torch.equal(one, other) == same
 
 
+def test_plain_noise_is_shown_at_every_level():
+    config = PrefixDenoiserConfig(vocab=40, embed=16, dim=32, layers=1, image_dim=8, audio_dim=8, shaded=False)
+    net = PrefixDenoiser(config).eval()
+    assert (net.legible(alpha_bars("truncated-linear")) == 1).all()
+    prefix, x = net.prefix({}, torch.zeros(1), torch.tensor([0])), torch.randn(2, 1, 5, config.embed)
+    one, other = (net.vectors(some, torch.tensor([1e-5]), prefix, torch.tensor([4])) for some in x)
+    assert not torch.allclose(one, other, atol=1e-3)
+
+
 def test_candidates_that_are_still_alike_are_asked_once(method, picture, monkeypatch):
     asked, vectors = [], PrefixDenoiser.vectors
     monkeypatch.setattr(PrefixDenoiser, "vectors", lambda net, x, *rest: asked.append(len(x)) or vectors(net, x, *rest))

@@ -1,0 +1,76 @@
+"""Do a picture's prefix and its caption lie near each other? Method 4's first check, as cosines.
+
+    python -m captioners.evaluation.prefix_alignment DATA/coco --split dev
+
+The mean of a picture's prefix embeddings meets the mean of a caption's word embeddings, as the network's first layer
+sees both, each centred over all pictures: the caption of the same picture, and that of another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from captioners.contract import PrefixDenoiserModels
+from captioners.evaluation.dataset import Dataset, load_item, read_dataset
+from captioners.lab import Lab
+from captioners.nets.prefix_denoiser import PrefixDenoiser
+from captioners.types import CaptionLabError
+
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the distribution that are told
+
+
+def prefix_means(net: PrefixDenoiser, kind: str, pooled: Tensor) -> Tensor:
+    """Pooled vectors (n, c) → the mean of their prefix embeddings (n, dim)."""
+    return net.mlp(net.enter[kind](pooled)).unflatten(1, (net.config.prefix, -1)).mean(1)
+
+
+def caption_means(net: PrefixDenoiser, captions: Sequence[Sequence[int]]) -> Tensor:
+    """Token rows → the mean of their words' embeddings (n, dim), as the first layer sees clean words."""
+    return torch.stack([net.noisy(net.embed(torch.tensor(row))).mean(0) for row in captions])
+
+
+def cosines(one: Tensor, other: Tensor) -> Tensor:
+    """(n, d) twice → (n,), both centred over their rows."""
+    return F.cosine_similarity(one - one.mean(0), other - other.mean(0), dim=-1)
+
+
+@torch.no_grad()
+def check(lab: Lab, dataset: Dataset) -> dict[str, Tensor]:
+    """{whose caption: its distribution at SHARES, and the mean last}."""
+    models = cast(PrefixDenoiserModels, lab.method("prefix-diffusion").models)
+    net, items = models.prefix_denoiser(), [item for item in dataset if item.references]
+    pooled = torch.stack([features.pooled for features in models.encode([load_item(item) for item in items])])
+    prefix = prefix_means(net, dataset.kind, pooled)
+    words = caption_means(net, [models.tokenizer.encode(item.references[0]) for item in items])
+    pairs = {"own": cosines(prefix, words), "another's": cosines(prefix, words.roll(1, 0))}
+    return {name: torch.cat([some.quantile(torch.tensor(SHARES)), some.mean()[None]]) for name, some in pairs.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table; 2 on bad input, with one line that says what to do."""
+    parser = argparse.ArgumentParser(prog="python -m captioners.evaluation.prefix_alignment", description=__doc__)
+    parser.add_argument("folder", metavar="DIR", help="a data set with captions")
+    parser.add_argument("--split")
+    parser.add_argument("--limit", type=int, metavar="N")
+    args = parser.parse_args(arguments)
+    try:
+        found = check(Lab("embedded"), read_dataset(args.folder, args.split, args.limit))
+    except CaptionLabError as error:
+        print(error, file=sys.stderr)
+        return 2
+    headings = [*(f"{100 * share:g} %" for share in SHARES), "mean"]
+    print("| caption | " + " | ".join(headings) + " |\n" + "| --- " * (len(headings) + 1) + "|")
+    for name, values in found.items():
+        print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
