@@ -1,9 +1,9 @@
-"""Parts `image-encoder` (for the methods and the ranker) and `judge-encoder` (for the judge alone): captions teach the
-upper stages of an ImageNet network.
+"""Parts `image-encoder` (for the methods and the ranker) and `judge-encoder` (another network, for the judge alone):
+ImageNet's networks with a projection to the principal components of their last maps.
 
-The first stages and all depthwise filters stay ImageNet's in both. The others and the projection learn which words
-people use of a picture and which objects stand in it, from single cells and from all of them together; with a leash,
-what ImageNet's classifier says of a picture stays as it was.
+With `--epochs N` captions teach the upper stages as well: which words people use of a picture and which objects stand
+in it, from single cells and from all of them together. The first stages and all depthwise filters stay ImageNet's;
+with a leash, what ImageNet's classifier says of a picture stays as it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.encoders import LITE2, STEM_STAGES, ImageEncoder
+from captioners.nets.encoders import LITE0, LITE2, STEM_STAGES, ImageEncoder
 from captioners.profiles.store import save_part
 from captioners.training import Job, Recipe, corpus
 from captioners.training.features import Maps, stem_maps
@@ -74,15 +74,10 @@ class EncoderRecipe(Recipe):
     sharpness: float = 4.0  # of the soft maximum over cells
 
 
-RECIPES = {
-    # not taught: what a teacher's pictures look like after it is no longer what new ones look like, and a captioner that
-    # learns from the same pictures trusts them too much (assets/MODEL_CARD.md has the comparison)
-    "image-encoder": EncoderRecipe(epochs=0, batch=32, lr=1e-3, weight_decay=0.02, ema=0.995),
-    # a teacher of its own: more words, no boxes, the mean over cells instead of their maximum
-    "judge-encoder": EncoderRecipe(
-        epochs=3, batch=32, lr=1e-3, weight_decay=0.02, ema=0.995, words=2400, objects=False, sharpness=0.1
-    ),
-}
+# Not taught unless epochs are asked for: after teaching, the pictures that were taught from look clearer than new ones, and
+# captioners and matchers that learn from the same pictures trust them too much (the comparison is in assets/MODEL_CARD.md).
+RECIPE = EncoderRecipe(epochs=0, batch=32, lr=1e-3, weight_decay=0.02, ema=0.995)
+CONFIGS = {"image-encoder": EncoderConfig(), "judge-encoder": EncoderConfig(backbone=LITE0)}
 
 
 class TaughtEncoder(nn.Module):
@@ -129,7 +124,7 @@ class TaughtEncoder(nn.Module):
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
-    recipe, config = job.configured(RECIPES[name], EncoderConfig())
+    recipe, config = job.configured(RECIPE, CONFIGS[name])
     pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
     vocabulary = frequent_words(pictures["train"], recipe.words)
     objects = sorted({o for p in pictures["train"] for o in p.objects}) if recipe.objects else []
