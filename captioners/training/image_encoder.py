@@ -74,8 +74,8 @@ class EncoderRecipe(Recipe):
     sharpness: float = 4.0  # of the soft maximum over cells
 
 
-# Not taught unless epochs are asked for: after teaching, the pictures that were taught from look clearer than new ones, and
-# captioners and matchers that learn from the same pictures trust them too much (the comparison is in assets/MODEL_CARD.md).
+# Not taught unless epochs are asked for: the pictures that it was taught from then look clearer than new ones, and what
+# learns from the same pictures trusts them too much (assets/MODEL_CARD.md has the comparison).
 RECIPE = EncoderRecipe(epochs=0, batch=32, lr=1e-3, weight_decay=0.02, ema=0.995)
 CONFIGS = {"image-encoder": EncoderConfig(), "judge-encoder": EncoderConfig(backbone=LITE0)}
 
