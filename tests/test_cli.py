@@ -7,7 +7,8 @@ import sys
 import pytest
 from fakes import Echo, NoJudges, Shout, picture, profile, sound, use_fakes
 
-from captioners.cli import main, settings_for
+from captioners.cli import main
+from captioners.cli.settings import settings_for
 from captioners.profiles.store import MissingPart
 from captioners.types import SettingsError
 

@@ -15,7 +15,8 @@ from huggingface_hub import SpaceHardware
 
 import captioners
 from captioners import registry
-from captioners.cli import build_parser, grid, settings_for
+from captioners.cli.parser import build_parser
+from captioners.cli.settings import grid, settings_for
 from captioners.profiles.hub.roles import ROLES, choose
 from captioners.training import PARTS
 
