@@ -316,8 +316,7 @@ class DenoisingCaptioner(Captioner):
         ends = torch.tensor([c.steps for c in captions], device=device)
         for k in range(int(ends.max())):
             with record.stage("decode"):
-                # what both branches believe, for the rows that still have steps to take and those of them that are
-                # guided
+                # what both branches believe: of the rows with steps to take, and of those of them that are guided
                 active = (ends > k).nonzero()[:, 0]
                 second = active[weights[active] != 1]
                 cond, uncond = process.predict(active, k, second)
@@ -327,11 +326,12 @@ class DenoisingCaptioner(Captioner):
                 if len(second):
                     pushed = weights[active] != 1
                     guided = cond.index_put((pushed,), guidance.cfg(cond[pushed], uncond, weights[second][:, None]))
-                # one step of the diffusion
+                # one step of the diffusion, kept for steps and traces
                 process.advance(active, k, guided)
                 history.add(active, second, cond, uncond, guided)
             if live:
                 yield [self._step(history, item, k) for item in range(len(media))]
+        # candidates are ranked and results made
         yield [self._finish(history, item, media[item], settings[item]) for item in range(len(media))]
 
     def _step(self, history: DenoisingHistory, item: int, k: int) -> Step:

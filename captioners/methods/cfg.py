@@ -167,6 +167,7 @@ class ClassifierFree(Captioner):
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, trace, traced = current_run(), TraceColumns(self.models.tokenizer), any(s.traced for s in settings)
+        # the candidates of every input; those that a beam search is to find compete with each other
         captions = [self._candidates(item, m, s) for item, (m, s) in enumerate(zip(media, settings, strict=True))]
         searches = {
             item: self._search(own) for item, own in enumerate(captions) if settings[item]["decoding"] == "beam"
@@ -185,15 +186,16 @@ class ClassifierFree(Captioner):
                 distributions = branches.next()
                 distributions |= guide.next(partial(self._scores, rows, distributions, position))
                 distributions["guided"] = guidance.normalise(self._scores(rows, distributions, position))
-                # one token for every caption: the best one, a drawn one, or the one that is forced; beams choose
-                # together
+                # one token for every caption: the best one, a drawn one, or the one that is forced
                 tokens = self._choose(rows, distributions["guided"].clone(), position)
+                # beams choose together: a row may go on from another row, its parent
                 grown, parents = rows, list(range(len(rows)))
                 if searches:
                     grown, parents, tokens = self._choose_beams(
                         searches, rows, distributions["guided"], tokens, position
                     )
                     distributions = {name: logp[parents] for name, logp in distributions.items()}
+                # the captions grow; an input's candidates are the best of its beams so far
                 if traced:
                     trace.add(tokens, distributions)
                 self._extend(grown, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
@@ -202,8 +204,7 @@ class ClassifierFree(Captioner):
                     for i, c in enumerate(captions)
                 ]
             rows = grown[: len(rows)]
-            # finished captions leave the batch once they are enough to be worth the copying, or when beams change
-            # places
+            # finished captions leave the batch once they are worth the copying, or when beams change places
             unfinished = [place for place, caption in enumerate(rows) if not caption.done]
             if not unfinished:
                 break
@@ -223,6 +224,7 @@ class ClassifierFree(Captioner):
         if traced:
             with record.stage("trace"):
                 branches.fill_unconditional(trace, [c for own in captions for c in own if c.beta == 0])
+        # candidates are ranked and results made
         yield [self._finish(media[item], settings[item], own, trace) for item, own in enumerate(captions)]
 
     @torch.no_grad()

@@ -138,6 +138,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, tokenizer = current_run(), self.models.tokenizer
         longest = self.models.mask_denoiser().config.longest
+        # the candidates of every input, with how strongly each is guided
         captions = noisy_captions(tokenizer, media, settings, [full_weight(s) for s in settings], longest)
         # the input as discrete tokens
         with record.stage("encode"):
@@ -145,7 +146,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         # the lengths, and the first state: all [MASK]
         with record.stage("decode"):
             process = MaskedDiffusion(self.models, captions, media, settings, codes)
-        # one Step for each step of the diffusion
+        # one Step for each step of the diffusion, and at the end the results
         yield from self.denoise(media, settings, captions, process, live)
 
     @torch.no_grad()

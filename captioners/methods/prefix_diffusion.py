@@ -128,6 +128,7 @@ class PrefixDiffusion(DenoisingCaptioner):
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, model = current_run(), self.models.prefix_denoiser()
+        # the candidates of every input, with how strongly each is guided
         weights = [s["guidance_scale"] for s in settings]
         captions = noisy_captions(self.models.tokenizer, media, settings, weights, model.config.canvas - 1)
         # one vector for each input
@@ -136,7 +137,7 @@ class PrefixDiffusion(DenoisingCaptioner):
         # the prefix, the lengths, and the first state: noise
         with record.stage("decode"):
             process = EmbeddingDiffusion(self.models, captions, media, settings, pooled)
-        # one Step for each step of the diffusion
+        # one Step for each step of the diffusion, and at the end the results
         yield from self.denoise(media, settings, captions, process, live)
 
     @torch.no_grad()
