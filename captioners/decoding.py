@@ -27,6 +27,7 @@ from captioners.types import (
     TokenState,
     TokenTrace,
 )
+from captioners.words import distinct_captions, distinct_ngrams, tokenize
 
 ALTERNATIVES = 10
 SAMPLING_TEMPERATURE = 0.7  # of the further candidates when the first one is greedy
@@ -219,14 +220,10 @@ def agreement(texts: Sequence[str]) -> list[float]:
 
 def diversity(texts: Sequence[str]) -> dict[str, float]:
     """How varied a set of candidates is: the share of distinct captions, Dist-1, Dist-2, and how little they agree."""
-    words = [text.split() for text in texts]
-    ones, twos = (
-        [word for caption in words for word in caption],
-        [pair for caption in words for pair in pairwise(caption)],
-    )
+    captions = [tokenize(text) for text in texts]
     return {
-        "distinct": len({*texts}) / len(texts),
-        "dist-1": len({*ones}) / max(1, len(ones)),
-        "dist-2": len({*twos}) / max(1, len(twos)),
+        "distinct": distinct_captions(captions),
+        "dist-1": distinct_ngrams(captions, 1),
+        "dist-2": distinct_ngrams(captions, 2),
         "agreement": sum(agreement(texts)) / len(texts),
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from captioners.metrics.base import CaptionSet, MetricResult, metric
-from captioners.metrics.text import count_words
+from captioners.words import count_words
 
 if TYPE_CHECKING:
     from captioners.contract import FluencyJudge

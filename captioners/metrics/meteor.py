@@ -15,7 +15,7 @@ from nltk.stem.porter import PorterStemmer
 from nltk.translate.meteor_score import meteor_score
 
 from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
-from captioners.metrics.text import tokenize
+from captioners.words import tokenize
 
 
 class NoSynonyms:

@@ -13,7 +13,7 @@ import numpy as np
 
 from captioners.metrics.base import CaptionSet, MetricResult, metric
 from captioners.metrics.object_words import mentions
-from captioners.metrics.text import tokenize
+from captioners.words import tokenize
 
 PERSON = "person"
 

@@ -12,7 +12,6 @@ from fakes import HashMatcher, small_models
 from captioners import guidance, registry
 from captioners.decoding import agreement, diversity, generator
 from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion, _less_sure_twins
-from captioners.metrics.text import count_words
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.rounding import TokenKinds, best_sequences
@@ -20,6 +19,7 @@ from captioners.nets.schedules import SCHEDULES, alpha_bars, betas
 from captioners.resources import WEIGHTS
 from captioners.training.prefix_denoiser import parameters_against_clipcap, warm_start
 from captioners.types import SettingsError, to_json
+from captioners.words import count_words
 
 
 def restless(vocab: int) -> PrefixDenoiser:
