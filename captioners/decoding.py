@@ -114,9 +114,8 @@ class TraceColumns:
     tokenizer: Tokenizer
     chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
     columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
-    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(
-        default_factory=list
-    )  # name → values, ids (rows, ALTERNATIVES)
+    # name → values, ids (rows, ALTERNATIVES)
+    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)
     cond: list[Tensor] = field(default_factory=list)  # kept whole: KL wants it once the unconditional column is known
     kl: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
@@ -209,9 +208,8 @@ def agreement(texts: Sequence[str]) -> list[float]:
     def shared(a: Counter[Any], b: Counter[Any]) -> float:
         return 2 * (a & b).total() / max(1, a.total() + b.total())
 
-    pairs = {
-        (i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)
-    }  # (a, b) share what (b, a) share
+    # (a, b) share what (b, a) share
+    pairs = {(i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)}
     return [
         sum(pairs[min(i, j), max(i, j)] for j in range(len(bags)) if j != i) / max(1, len(bags) - 1)
         for i in range(len(bags))

@@ -42,9 +42,8 @@ class CaptionTokenizer:
         self.tokenizer = tokenizer
         self.pad, self.bos, self.eos, self.mask, self.unk = (_special_id(tokenizer, t) for t in SPECIALS)
         added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
-        self.tags = {
-            text.strip("<>"): i for text, i in added.items() if text not in SPECIALS
-        }  # domain → its start token
+        # domain → its start token
+        self.tags = {text.strip("<>"): i for text, i in added.items() if text not in SPECIALS}
         self.special_ids = tuple(added.values())
 
     @classmethod

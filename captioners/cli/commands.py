@@ -183,8 +183,8 @@ def bench_command(args: argparse.Namespace) -> None:
             or "not told by this system"
         )
         print(
-            f"{row['name']}: {row['ratio']:.2f} times ({verdict}; spread {row['spread']:.2f} over {row['repeats']})\n  "
-            f"{row['says']}"
+            f"{row['name']}: {row['ratio']:.2f} times ({verdict}; "
+            f"spread {row['spread']:.2f} over {row['repeats']})\n  {row['says']}"
         )
         return print(f"  {row['ours']:.4g} against {row['peer']:.4g} {row['unit']}; peak memory: {memory}", flush=True)
 

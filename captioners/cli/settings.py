@@ -37,8 +37,8 @@ def settings_for(specs: list[Spec], assignments: Sequence[str], forced: dict[str
         if not listening:
             known = dict.fromkeys(c.name for s in addressed for c in s.controls)
             raise SettingsError(
-                f"There is no control called {name!r} in {', '.join(s.id for s in addressed)}: choose from "
-                f"{', '.join(known)}."
+                f"There is no control called {name!r} in {', '.join(s.id for s in addressed)}: "
+                f"choose from {', '.join(known)}."
             )
         for spec in listening:
             values[spec.id][name] = value

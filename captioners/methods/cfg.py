@@ -79,8 +79,7 @@ CONTROLS = (
         "decoding",
         "Decoding",
         "greedy takes the best word at every step, sample draws it, beam keeps the num_beams best beginnings and "
-        "finishes "
-        "the best of them; auto is sample where the temperature is above 0, else greedy.",
+        "finishes the best of them; auto is sample where the temperature is above 0, else greedy.",
         ("auto", "greedy", "sample", "beam"),
     ),
     TEMPERATURE.but(
@@ -102,15 +101,12 @@ CONTROLS = (
 
 EXPLANATION = Explanation(
     "The captioner was trained with its input left out now and then, so it knows both how likely a word is for this "
-    "input and how "
-    "likely it is in any caption. Before each word it is asked both ways, and the difference is exaggerated γ times. "
-    "Words that would "
-    "fit every picture lose, words that only this one calls for win. A language model may be given a say as well, with "
-    "weight w, to "
-    "pull the caption back to how people write. At γ = 1 and w = 0 nothing is left but the plain captioner.",
+    "input and how likely it is in any caption. Before each word it is asked both ways, and the difference is "
+    "exaggerated γ times. Words that would fit every picture lose, words that only this one calls for win. A language "
+    "model may be given a say as well, with weight w, to pull the caption back to how people write. At γ = 1 and w = "
+    "0 nothing is left but the plain captioner.",
     "Pushed too far it says the most telling word again and again, because nothing in the formula wants a sentence: "
-    "CLIPScore hardly "
-    "falls while perplexity goes up many times over.",
+    "CLIPScore hardly falls while perplexity goes up many times over.",
     """@inproceedings{kornblith2023guiding,
   title     = {Guiding Image Captioning Models Toward More Specific Captions},
   author    = {Kornblith, Simon and Li, Lala and Wang, Zirui and Nguyen, Thao},

@@ -12,10 +12,7 @@ CONTROLS = (
     GUIDANCE_SCALE.but(low=1, help="How far the context is moved at each gradient step, 0.3·(γ − 1); 1 is off."),
     NUM_CANDIDATES.but(
         help=(
-            "How many captions are finished "
-            "and ranked; beside "
-            "a greedy one they are "
-            "drawn at temperature "
+            "How many captions are finished and ranked; beside a greedy one they are drawn at temperature "
             f"{SAMPLING_TEMPERATURE}."
         )
     ),
@@ -39,8 +36,7 @@ CONTROLS = (
         "fluency",
         "Fluency term",
         "ce is the cross-entropy of the moved distribution under the untouched one; kl, as in ZeroCap, the divergence "
-        "of the moved one "
-        "from the untouched one.",
+        "of the moved one from the untouched one.",
         ("ce", "kl"),
     ),
     number(
@@ -55,8 +51,8 @@ CONTROLS = (
     choice(
         "target",
         "Relevance target",
-        "bayes weighs each token's similarity to the input with p(token); zerocap takes the softmax of the "
-        "similarities alone.",
+        "bayes weighs each token's similarity to the input with p(token); "
+        "zerocap takes the softmax of the similarities alone.",
         ("bayes", "zerocap"),
     ),
     number("num_steps", "Gradient steps", "How often the context is moved before each token.", 10, 1, 20, 1),
@@ -72,8 +68,8 @@ CONTROLS = (
     choice(
         "route",
         "Route",
-        "Fast reads the promising ones of the tokens considered, once; faithful reads all of them at every step, as "
-        "the paper does.",
+        "Fast reads the promising ones of the tokens considered, once; "
+        "faithful reads all of them at every step, as the paper does.",
         ("fast", "faithful"),
     ),
     number(
@@ -88,8 +84,8 @@ CONTROLS = (
     text(
         "prompt",
         "Prompt",
-        "What every caption begins with; with a | in it, what stands before is for pictures and what stands behind for "
-        "sounds.",
+        "What every caption begins with; with a | in it, "
+        "what stands before is for pictures and what stands behind for sounds.",
     ),
     MAX_TOKENS.but(default=20),
     SEED,
@@ -97,18 +93,13 @@ CONTROLS = (
 
 EXPLANATION = Explanation(
     "A language model that has never seen or heard anything writes the caption. Before each word its memory of the "
-    "words so far is "
-    "moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is said can be "
-    "heard, or seen; "
-    "one asks a matcher whether it fits the input; one keeps the words likely. The word is then taken from the moved "
-    "model. No part "
-    "but the matcher was trained on inputs with their captions. The unguided caption is made in the same way without "
-    "the classifier "
-    "(λ1 = 0), so that the difference is the classifier's; at γ = 1 nothing is moved and the language model speaks "
-    "alone.",
+    "words so far is moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is "
+    "said can be heard, or seen; one asks a matcher whether it fits the input; one keeps the words likely. The word "
+    "is then taken from the moved model. No part but the matcher was trained on inputs with their captions. The "
+    "unguided caption is made in the same way without the classifier (λ1 = 0), so that the difference is the "
+    "classifier's; at γ = 1 nothing is moved and the language model speaks alone.",
     "It knows the input only by the matcher's word on half-finished sentences: an early wrong word is never taken "
-    "back, and the "
-    "sentence is talked round to it. It is the slowest of the four.",
+    "back, and the sentence is talked round to it. It is the slowest of the four.",
     """@article{shaulov2025classifier,
   title   = {Classifier-Guided Captioning Across Modalities},
   author  = {Shaulov, Ariel and Shaharabany, Tal and Shaar, Eitan and Chechik, Gal and Wolf, Lior},

@@ -44,10 +44,7 @@ CONTROLS = (
     MASK_RATE,
     NUM_CANDIDATES.but(
         help=(
-            "How many captions are denoised "
-            "and ranked; beside "
-            "a greedy one they are "
-            "drawn at temperature "
+            "How many captions are denoised and ranked; beside a greedy one they are drawn at temperature "
             f"{SAMPLING_TEMPERATURE}."
         )
     ),
@@ -55,8 +52,7 @@ CONTROLS = (
         "guidance",
         "Guidance rule",
         "mcs compares with a masked condition, cfg with none at all; mcs-printed is the paper's formula, where 0 is "
-        "the full condition "
-        "(off), 1 the masked one alone, and more pushes away from the full one.",
+        "the full condition (off), 1 the masked one alone, and more pushes away from the full one.",
         ("mcs", "cfg", "mcs-printed"),
     ),
     number("num_steps", "Denoising steps", "How many of the 100 steps are taken; fewer are faster.", 20, 5, 100, 1),
@@ -70,8 +66,8 @@ CONTROLS = (
     choice(
         "length",
         "Length",
-        f"drawn takes a length by chance, at the temperature or else at {LENGTH_TEMPERATURE}; likeliest takes the most "
-        "likely one.",
+        f"drawn takes a length by chance, at the temperature or else at {LENGTH_TEMPERATURE}; "
+        "likeliest takes the most likely one.",
         ("drawn", "likeliest"),
     ),
     TEMPERATURE,
@@ -83,15 +79,11 @@ CONTROLS = (
 
 EXPLANATION = Explanation(
     "The input becomes a grid of discrete tokens, and the caption begins as a row of blanks. Step by step the model "
-    "fills in the words "
-    "it is surest of, looking at all positions at once. It is asked twice, with the whole grid and with some of its "
-    "cells masked, and "
-    "what the hidden cells contribute is exaggerated γ times. A partly masked input is a closer comparison than none "
-    "at all. The "
-    "length is decided before the first word.",
+    "fills in the words it is surest of, looking at all positions at once. It is asked twice, with the whole grid and "
+    "with some of its cells masked, and what the hidden cells contribute is exaggerated γ times. A partly masked "
+    "input is a closer comparison than none at all. The length is decided before the first word.",
     "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was "
-    "measured too short or "
-    "too long is squeezed or padded.",
+    "measured too short or too long is squeezed or padded.",
     """@misc{zhou-masked,
   title  = {Image Captioning via Masked Conditional Diffusion},
   author = {Zhou, Jiayi and Li, Chen and Tang, Huidong and Kamei, Sayaka and Jiang, Shuai and Morimoto, Yasuhiko}
@@ -122,8 +114,8 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         """Whose sampler it was."""
         if settings["order"] == "confidence":
             return (
-                "Uncovered in order of confidence, the surest words first: not the paper's sampler, which is order = "
-                "random.",
+                "Uncovered in order of confidence, the surest words first: "
+                "not the paper's sampler, which is order = random.",
             )
         drawn = "Drawn from the diffusion's own posterior (D3PM)"
         if settings["temperature"] == 1 and settings["top_k"] == 0:

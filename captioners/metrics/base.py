@@ -19,27 +19,15 @@ if TYPE_CHECKING:
     from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
 
 Gains = dict[str, tuple[float, int]]  # class of words → log p(word|input) − log p(word) summed over its words, how many
-Point = tuple[
-    float, float, float
-]  # of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
+# of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
+Point = tuple[float, float, float]
 Need = Literal[
     "references", "media", "fluency", "categories", "objects", "texts", "audibility", "candidates", "gains", "points"
 ]
 # in the order in which results are listed
 MODULES = (
-    *(
-        "matching",
-        "naming",
-        "objects",
-        "ngram",
-        "meteor",
-        "bertscore",
-        "diversity",
-        "fluency",
-        "audibility",
-        "word_classes",
-    ),
-    "pointing",
+    *("matching", "naming", "objects", "ngram", "meteor", "bertscore"),  # against the input and the references
+    *("diversity", "fluency", "audibility", "word_classes", "pointing"),  # of the captions and their traces
 )
 
 

@@ -460,9 +460,8 @@ def test_a_warm_start_keeps_the_decoders_words_and_layers():
     warm_start(net, decoder)
     tokens = decoder.tokens.weight - decoder.tokens.weight.mean(0)
     like = torch.nn.functional.normalize(tokens, dim=1)
-    assert torch.allclose(
-        net.table() @ net.table().T / 48, like @ like.T, atol=1e-4
-    )  # all components kept: all angles kept
+    # all components kept: all angles kept
+    assert torch.allclose(net.table() @ net.table().T / 48, like @ like.T, atol=1e-4)
     assert torch.equal(net.blocks[3].mlp[0].weight, decoder.blocks[3].mlp[0].weight)
 
 

@@ -246,11 +246,7 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 def test_text_metrics_do_not_import_torch():
     code = (
-        "import sys; from captioners.metrics.base "
-        "import CaptionSet, "
-        "measure; measure(CaptionSet(['x', "
-        "'y'], "
-        "['a', "
+        "import sys; from captioners.metrics.base import CaptionSet, measure; measure(CaptionSet(['x', 'y'], ['a', "
         "'b'], [['a'], ['b']]))"
     )
     subprocess.run([sys.executable, "-c", code + "; assert 'torch' not in sys.modules"], check=True)

@@ -160,10 +160,8 @@ class WordPieceVocabulary(Vocabulary):
     """BERT's: a piece that begins no word is marked, and shown without a space before it."""
 
     def __init__(self, tokenizer: Any, start: int, end: int, size: int):
-        self.tokenizer, self.size = (
-            tokenizer,
-            size,
-        )  # transformers' BertTokenizerFast, and how many tokens the model knows
+        # transformers' BertTokenizerFast, and how many tokens the model knows
+        self.tokenizer, self.size = (tokenizer, size)
         self.bos, self.eos, self.pad = start, end, tokenizer.pad_token_id
         self.special_ids = tuple(dict.fromkeys((end, start, *tokenizer.all_special_ids, *range(len(tokenizer), size))))
 
