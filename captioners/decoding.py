@@ -125,7 +125,7 @@ class TraceColumns:
         computed.
         """
         self.chosen.append(token)
-        self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
+        self.columns.append({name: chosen_logp(logp, token) for name, logp in distributions.items()})
         tops = {name: logp.topk(ALTERNATIVES, dim=1) for name, logp in distributions.items()}
         self.tops.append({name: (top.values, top.indices) for name, top in tops.items()})
         self.cond.append(distributions["cond"])
@@ -142,7 +142,7 @@ class TraceColumns:
                 continue
             source, place = torch.tensor(going, device=logp.device).T
             filled = logp[source, position]
-            self.columns[position][name][place] = filled.gather(1, token[place, None])[:, 0]
+            self.columns[position][name][place] = chosen_logp(filled, token[place])
             for old, new in zip(self.tops[position][name], filled.topk(ALTERNATIVES, dim=1), strict=True):
                 old[place] = new
             self.kl[position][place] = guidance.kl(self.cond[position][place], filled)
@@ -197,6 +197,11 @@ def rank(
         scores = (vectors @ ranker.embed_media([media])[0]).tolist()
     order = sorted(range(len(captions)), key=lambda i: (-scores[i], i))
     return [Candidate(captions[i], scores[i], own[i]) for i in order], order
+
+
+def chosen_logp(logp: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probability of one token at each place: logp (…, vocab), tokens that broadcast to (…) → (…)."""
+    return logp.gather(-1, tokens.expand(logp.shape[:-1])[..., None])[..., 0]
 
 
 def agreement(texts: Sequence[str]) -> list[float]:

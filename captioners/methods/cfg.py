@@ -33,6 +33,7 @@ from captioners.decoding import (
     SAMPLING_TEMPERATURE,
     TraceColumns,
     choose_tokens,
+    chosen_logp,
     forced_ids,
     generator,
     repeated_tokens,
@@ -194,7 +195,7 @@ class ClassifierFree(Captioner):
                 # the captions grow; an input's candidates are the best of its beams so far
                 if traced:
                     trace.add(tokens, distributions)
-                self._extend(grown, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
+                self._extend(grown, tokens.tolist(), chosen_logp(distributions["guided"], tokens).tolist())
                 captions = [
                     searches[i].best(settings[i]["num_candidates"]) if i in searches else c
                     for i, c in enumerate(captions)

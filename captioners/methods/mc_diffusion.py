@@ -17,7 +17,7 @@ from torch import Tensor
 from captioners import guidance
 from captioners.contract import MaskDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, MASK_RATE, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number
-from captioners.decoding import SAMPLING_TEMPERATURE, generator, stack_by_modality, trace_ids
+from captioners.decoding import SAMPLING_TEMPERATURE, chosen_logp, generator, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
     DenoisingCaptioner,
@@ -162,9 +162,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
             time = torch.full_like(start, times[decision.step])
             vectors = model.vectors(start, state.expand(rows, -1), time, seen, torch.full_like(start, len(final)))
             logp = model.words(vectors[:, decision.positions]).log_softmax(-1)
-            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[
-                ..., 0
-            ]
+            scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
 
 
@@ -329,7 +327,7 @@ class MaskedDiffusion(DiffusionProcess):
         words = logp.argmax(-1)
         if caption.temperature > 0:
             words = sample_tokens(self._tempered(caption, logp), self.chance[index, k, at])
-        sure = logp.gather(-1, words[:, None])[:, 0].masked_fill(~covered, -torch.inf)
+        sure = chosen_logp(logp, words).masked_fill(~covered, -torch.inf)
         moved, due = x.clone(), max(0, int(covered.sum() - self._left(torch.tensor([index], device=x.device), k)))
         for i in sure.argsort(descending=True, stable=True)[:due].tolist():
             place = int(at[i])
@@ -351,7 +349,7 @@ class MaskedDiffusion(DiffusionProcess):
         if k == 0:
             changed = changed | self.fixed[rows]
         canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
-        word_logp = self.logp[rows].index_put((open_,), guided.gather(-1, shown[open_][:, None])[:, 0])
+        word_logp = self.logp[rows].index_put((open_,), chosen_logp(guided, shown[open_]))
         self.logp[rows] = torch.where(changed, word_logp, self.logp[rows])
         canvas.tokens[rows], canvas.covered[rows] = shown, covered
         canvas.settled[rows] = torch.where(self.by_chance[rows, None], self.fixed[rows], ~covered)

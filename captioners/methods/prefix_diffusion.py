@@ -18,7 +18,7 @@ from torch import Tensor
 
 from captioners.contract import PrefixDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
-from captioners.decoding import SAMPLING_TEMPERATURE, gumbel, stack_by_modality, trace_ids
+from captioners.decoding import SAMPLING_TEMPERATURE, chosen_logp, gumbel, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
     DenoisingCaptioner,
@@ -157,9 +157,7 @@ class PrefixDiffusion(DenoisingCaptioner):
             told = (known >= 0).to(grid.dtype).expand(rows, -1)  # of what is not settled nothing can be read
             vectors = model.vectors(clean.expand(rows, -1, -1), told, prefix, words)
             logp = model.logits(vectors[:, decision.positions]).log_softmax(-1)
-            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[
-                ..., 0
-            ]
+            scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
 
 
@@ -376,7 +374,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         while True:
             proposed = torch.full_like(held, -1).index_put((more,), words)
             sure = torch.full(more.shape, -torch.inf, device=self.device)
-            sure[more] = logp.gather(-1, words[:, None])[:, 0].to(sure)
+            sure[more] = chosen_logp(logp, words).to(sure)
             twins = _less_sure_twins(self._without_end(proposed), sure)
             if not twins.any():
                 break
