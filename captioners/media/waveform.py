@@ -149,7 +149,8 @@ def _resample(samples: np.ndarray, rate: int, wanted: int = AUDIO_RATE) -> np.nd
 
     old, new = _ratio(rate, wanted)
     with torch.inference_mode():
-        return resample(torch.from_numpy(np.ascontiguousarray(samples)), old, new).numpy().copy()
+        resampled: np.ndarray = resample(torch.from_numpy(np.ascontiguousarray(samples)), old, new).numpy().copy()
+    return resampled
 
 
 def _ratio(rate: int, wanted: int = AUDIO_RATE) -> tuple[int, int]:

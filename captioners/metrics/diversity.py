@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 from captioners.metrics.bootstrap import jackknife
 from captioners.words import count_words, distinct_captions, distinct_ngrams, ngrams, tokenize
 
@@ -56,9 +56,9 @@ def self_bleu_of_media(rows: CaptionSet) -> list[MetricResult]:
 @metric("candidates")
 def candidates(rows: CaptionSet) -> list[MetricResult]:
     """How varied the candidates of one input are: Self-BLEU, the share of distinct ones, and their Dist-2."""
-    tokens = [[tokenize(c) for c in captions] for captions in rows.candidates]
+    tokens = [[tokenize(c) for c in captions] for captions in needed(rows.candidates)]
     return [
-        mean_of("self-bleu", [self_bleu(captions) for captions in rows.candidates], rows),
+        mean_of("self-bleu", [self_bleu(captions) for captions in needed(rows.candidates)], rows),
         mean_of("candidates-distinct", [distinct_captions(captions) for captions in tokens], rows),
         mean_of("candidates-dist-2", [distinct_ngrams(captions, 2) for captions in tokens], rows),
     ]
