@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 
     from captioners.captioner import Captioner
 
-GRIDS: dict[Modality, tuple[int, int]] = {
-    "image": (7, 7),
-    "audio": (2, 10),
-}  # rows and columns; a sound's are frequency and time
-REACH: dict[Modality, int] = {
-    "image": 1,
-    "audio": 0,
-}  # a cell is hidden with its neighbours this far away, who tell much of the same
+# rows and columns; a sound's are frequency and time
+GRIDS: dict[Modality, tuple[int, int]] = {"image": (7, 7), "audio": (2, 10)}
+# a cell is hidden with its neighbours this far away, who tell much of the same
+REACH: dict[Modality, int] = {"image": 1, "audio": 0}
 CELL_SECONDS = 0.512  # of a sound's column: a tenth of the encoder's window
 
 

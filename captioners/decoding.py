@@ -27,6 +27,7 @@ from captioners.types import (
     TokenState,
     TokenTrace,
 )
+from captioners.words import distinct_captions, distinct_ngrams, tokenize
 
 ALTERNATIVES = 10
 SAMPLING_TEMPERATURE = 0.7  # of the further candidates when the first one is greedy
@@ -113,9 +114,8 @@ class TraceColumns:
     tokenizer: Tokenizer
     chosen: list[Tensor] = field(default_factory=list)  # each (rows,)
     columns: list[dict[str, Tensor]] = field(default_factory=list)  # name → log-probability of the chosen token (rows,)
-    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(
-        default_factory=list
-    )  # name → values, ids (rows, ALTERNATIVES)
+    # name → values, ids (rows, ALTERNATIVES)
+    tops: list[dict[str, tuple[Tensor, Tensor]]] = field(default_factory=list)
     cond: list[Tensor] = field(default_factory=list)  # kept whole: KL wants it once the unconditional column is known
     kl: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
@@ -125,7 +125,7 @@ class TraceColumns:
         computed.
         """
         self.chosen.append(token)
-        self.columns.append({name: logp.gather(1, token[:, None])[:, 0] for name, logp in distributions.items()})
+        self.columns.append({name: chosen_logp(logp, token) for name, logp in distributions.items()})
         tops = {name: logp.topk(ALTERNATIVES, dim=1) for name, logp in distributions.items()}
         self.tops.append({name: (top.values, top.indices) for name, top in tops.items()})
         self.cond.append(distributions["cond"])
@@ -142,7 +142,7 @@ class TraceColumns:
                 continue
             source, place = torch.tensor(going, device=logp.device).T
             filled = logp[source, position]
-            self.columns[position][name][place] = filled.gather(1, token[place, None])[:, 0]
+            self.columns[position][name][place] = chosen_logp(filled, token[place])
             for old, new in zip(self.tops[position][name], filled.topk(ALTERNATIVES, dim=1), strict=True):
                 old[place] = new
             self.kl[position][place] = guidance.kl(self.cond[position][place], filled)
@@ -199,6 +199,11 @@ def rank(
     return [Candidate(captions[i], scores[i], own[i]) for i in order], order
 
 
+def chosen_logp(logp: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probability of one token at each place: logp (…, vocab), tokens that broadcast to (…) → (…)."""
+    return logp.gather(-1, tokens.expand(logp.shape[:-1])[..., None])[..., 0]
+
+
 def agreement(texts: Sequence[str]) -> list[float]:
     """Minimum Bayes risk: how much each caption shares with the others, as the mean F1 of their words and pairs of
     words.
@@ -208,9 +213,8 @@ def agreement(texts: Sequence[str]) -> list[float]:
     def shared(a: Counter[Any], b: Counter[Any]) -> float:
         return 2 * (a & b).total() / max(1, a.total() + b.total())
 
-    pairs = {
-        (i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)
-    }  # (a, b) share what (b, a) share
+    # (a, b) share what (b, a) share
+    pairs = {(i, j): shared(bags[i], bags[j]) for i, j in combinations(range(len(bags)), 2)}
     return [
         sum(pairs[min(i, j), max(i, j)] for j in range(len(bags)) if j != i) / max(1, len(bags) - 1)
         for i in range(len(bags))
@@ -219,14 +223,10 @@ def agreement(texts: Sequence[str]) -> list[float]:
 
 def diversity(texts: Sequence[str]) -> dict[str, float]:
     """How varied a set of candidates is: the share of distinct captions, Dist-1, Dist-2, and how little they agree."""
-    words = [text.split() for text in texts]
-    ones, twos = (
-        [word for caption in words for word in caption],
-        [pair for caption in words for pair in pairwise(caption)],
-    )
+    captions = [tokenize(text) for text in texts]
     return {
-        "distinct": len({*texts}) / len(texts),
-        "dist-1": len({*ones}) / max(1, len(ones)),
-        "dist-2": len({*twos}) / max(1, len(twos)),
+        "distinct": distinct_captions(captions),
+        "dist-1": distinct_ngrams(captions, 1),
+        "dist-2": distinct_ngrams(captions, 2),
         "agreement": sum(agreement(texts)) / len(texts),
     }

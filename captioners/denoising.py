@@ -23,7 +23,7 @@ from torch import Tensor
 from captioners import guidance
 from captioners.captioner import Captioner
 from captioners.contract import Tokenizer
-from captioners.decoding import SAMPLING_TEMPERATURE, TraceColumns, forced_ids, generator, trace_ids
+from captioners.decoding import SAMPLING_TEMPERATURE, TraceColumns, chosen_logp, forced_ids, generator, trace_ids
 from captioners.run_record import RunRecord, current_run
 from captioners.types import Media, Modality, Result, Settings, Step, StepToken, TokenTrace
 
@@ -184,7 +184,7 @@ class DenoisingHistory:
         """The row's caption after its k-th step."""
         step, n = self.steps[k], self.captions[row].length
         logp = self.process.output.logp(step.guided[step.rows == row][0, :n])
-        return self.frame(row, k, logp.gather(-1, step.tokens[row, :n, None])[:, 0])
+        return self.frame(row, k, chosen_logp(logp, step.tokens[row, :n]))
 
     def frame(self, row: int, k: int, logp: Tensor) -> list[StepToken]:
         """The same, where the words' guided log-probabilities (n,) are known."""
@@ -204,7 +204,7 @@ class DenoisingTrace:
     def __init__(self, history: DenoisingHistory, row: int) -> None:
         self.history, self.row, self.caption = history, row, history.captions[row]
         canvas, kept = history.process.canvas, history.steps[: self.caption.steps]
-        n, steps = self.caption.length, self.caption.steps
+        n = self.caption.length
         shown = torch.stack([step.tokens[row, :n] for step in kept])  # (steps, n): the words as they were then
         self.tokens, decided = canvas.tokens[row, :n], canvas.decided[row, :n]
         positions = torch.arange(n, device=decided.device)
@@ -212,11 +212,11 @@ class DenoisingTrace:
         self.distributions: dict[str, Tensor] = {}  # (n, vocab): what the last words were taken from
         for name, hidden in self._vectors(kept).items():
             logp = history.process.output.logp(hidden)  # (steps, n, vocab)
-            self.along[name] = logp.gather(-1, self.tokens.expand(steps, n)[..., None])[..., 0]
+            self.along[name] = chosen_logp(logp, self.tokens)
             self.distributions[name] = logp[decided, positions]
             if name == ("cond" if self.caption.weight == 1 else "guided"):
                 self.along["guided"], self.distributions["guided"] = self.along[name], self.distributions[name]
-                self.shown = logp.gather(-1, shown[..., None])[..., 0]  # (steps, n)
+                self.shown = chosen_logp(logp, shown)  # (steps, n)
 
     def _vectors(self, kept: list[DenoisingStep]) -> dict[str, Tensor]:
         """Hidden vectors (steps, n, d).
@@ -316,8 +316,7 @@ class DenoisingCaptioner(Captioner):
         ends = torch.tensor([c.steps for c in captions], device=device)
         for k in range(int(ends.max())):
             with record.stage("decode"):
-                # what both branches believe, for the rows that still have steps to take and those of them that are
-                # guided
+                # what both branches believe: of the rows with steps to take, and of those of them that are guided
                 active = (ends > k).nonzero()[:, 0]
                 second = active[weights[active] != 1]
                 cond, uncond = process.predict(active, k, second)
@@ -327,11 +326,12 @@ class DenoisingCaptioner(Captioner):
                 if len(second):
                     pushed = weights[active] != 1
                     guided = cond.index_put((pushed,), guidance.cfg(cond[pushed], uncond, weights[second][:, None]))
-                # one step of the diffusion
+                # one step of the diffusion, kept for steps and traces
                 process.advance(active, k, guided)
                 history.add(active, second, cond, uncond, guided)
             if live:
                 yield [self._step(history, item, k) for item in range(len(media))]
+        # candidates are ranked and results made
         yield [self._finish(history, item, media[item], settings[item]) for item in range(len(media))]
 
     def _step(self, history: DenoisingHistory, item: int, k: int) -> Step:

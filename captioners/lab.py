@@ -21,9 +21,9 @@ from captioners.captioner import Captioner
 from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
-from captioners.metrics.text import count_words
 from captioners.profiles.base import Judges, Profile, ProfileError, load_profile
 from captioners.types import CaptionLabError, Media, Modality, Result, Score, Settings, Spec, Step
+from captioners.words import count_words
 
 Judge = TypeVar("Judge")
 

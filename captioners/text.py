@@ -28,6 +28,14 @@ def clean(text: str) -> str:
     return text.strip(" .,;:!?-")
 
 
+def right_padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """Rows of ids → (b, t), padded to the longest; at least one position, even if every row is empty."""
+    out = torch.full((len(rows), max([1, *map(len, rows)])), pad, dtype=torch.long)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+    return out
+
+
 def _special_id(tokenizer: Tokenizer, token: str) -> int:
     found = tokenizer.token_to_id(token)
     if found is None:
@@ -42,9 +50,8 @@ class CaptionTokenizer:
         self.tokenizer = tokenizer
         self.pad, self.bos, self.eos, self.mask, self.unk = (_special_id(tokenizer, t) for t in SPECIALS)
         added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
-        self.tags = {
-            text.strip("<>"): i for text, i in added.items() if text not in SPECIALS
-        }  # domain → its start token
+        # domain → its start token
+        self.tags = {text.strip("<>"): i for text, i in added.items() if text not in SPECIALS}
         self.special_ids = tuple(added.values())
 
     @classmethod
@@ -101,7 +108,4 @@ class CaptionTokenizer:
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Rows of ids → (b, t) padded to the longest; at least one position, even if every row is empty."""
-        out = torch.full((len(rows), max([1, *map(len, rows)])), self.pad, dtype=torch.long)
-        for i, row in enumerate(rows):
-            out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-        return out
+        return right_padded(rows, self.pad)

@@ -305,9 +305,8 @@ class Spec:
     modalities: tuple[Modality, ...]
     controls: tuple[Control, ...]
     formula: str = ""
-    unguided: Mapping[str, Any] = field(
-        default_factory=dict, hash=False
-    )  # the controls that guide → the values at which they do not
+    # the controls that guide → the values at which they do not
+    unguided: Mapping[str, Any] = field(default_factory=dict, hash=False)
     branches: tuple[str, str] = ("with input", "without")  # what the trace's cond and uncond are, in words
     card_scores: tuple[str, ...] = ()  # names of scores that its card shows beside those that every card shows
     explanation: Explanation | None = None  # without one, the page shows the words at the top of the method's file

@@ -188,15 +188,8 @@ def ogg_of_codebooks(count: int) -> bytes:
 
 
 _ENTRIES = 2**23 - 1
-_CODEBOOK = [
-    (0x564342, 24),
-    (1, 16),
-    (_ENTRIES, 24),
-    (1, 1),
-    (22, 5),
-    (_ENTRIES, 23),
-    (0, 4),
-]  # ordered, all of length 23
+# ordered, all of length 23
+_CODEBOOK = [(0x564342, 24), (1, 16), (_ENTRIES, 24), (1, 1), (22, 5), (_ENTRIES, 23), (0, 4)]
 
 
 def _bits(value: int, width: int) -> str:

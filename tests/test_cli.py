@@ -7,7 +7,8 @@ import sys
 import pytest
 from fakes import Echo, NoJudges, Shout, picture, profile, sound, use_fakes
 
-from captioners.cli import main, settings_for
+from captioners.cli import main
+from captioners.cli.settings import settings_for
 from captioners.profiles.store import MissingPart
 from captioners.types import SettingsError
 
@@ -264,10 +265,7 @@ def test_train_hands_its_options_to_the_part(capsys, tmp_path, monkeypatch):
 
 def test_help_does_not_import_torch():
     code = (
-        "import sys, runpy; sys.argv "
-        "= ['captioners', "
-        "'--help']\ntry: "
-        "runpy.run_module('captioners', "
+        "import sys, runpy; sys.argv = ['captioners', '--help']\ntry: runpy.run_module('captioners', "
         "run_name='__main__')\n"
     )
     code += "except SystemExit as end: assert end.code == 0\nassert 'torch' not in sys.modules"

@@ -15,7 +15,8 @@ from huggingface_hub import SpaceHardware
 
 import captioners
 from captioners import registry
-from captioners.cli import build_parser, grid, settings_for
+from captioners.cli.parser import build_parser
+from captioners.cli.settings import grid, settings_for
 from captioners.profiles.hub.roles import ROLES, choose
 from captioners.training import PARTS
 
@@ -37,11 +38,8 @@ AROUND = {
     "pyproject.toml",
 }
 # named by whoever asked for this project: they stay, imported yet or not
-OPTIONAL = {
-    "ray",
-    "spaces",
-    "sqlalchemy",
-}  # used where it is there: ray and sqlalchemy by who asks for them, spaces by the host
+# used where it is there: ray and sqlalchemy by who asks for them, spaces by the host
+OPTIONAL = {"ray", "spaces", "sqlalchemy"}
 GIVEN = {"gradio", "torch", "transformers", "open-clip-torch", "torchaudio", "plotly", "pillow"}
 
 
@@ -165,9 +163,8 @@ def test_a_space_fetches_the_pinned_models_when_it_is_built():
     """
     sources = {source.id: source for source in choose().values()}
     assert FRONT_MATTER["suggested_hardware"] == "zero-a10g"
-    elsewhere = {
-        ROLES[role][0].id for role in ("codes", "text-judge")
-    }  # for a checkpoint, and for `evaluate`: no page asks for them
+    # for a checkpoint, and for `evaluate`: no page asks for them
+    elsewhere = {ROLES[role][0].id for role in ("codes", "text-judge")}
     assert set(FRONT_MATTER["models"]) == set(sources) - elsewhere
     for line in FRONT_MATTER["preload_from_hub"]:
         name, files, revision = line.split(" ")

@@ -50,9 +50,8 @@ def coca(profile: Profile) -> tuple[Work, Work]:
     logging.disable(logging.WARNING)  # it warns of random weights, which are meant here
     theirs = open_clip.create_model("coca_ViT-B-32").eval()
     logging.disable(logging.NOTSET)
-    torch.nn.init.normal_(
-        theirs.text_decoder.text_projection, std=theirs.text_decoder.width**-0.5
-    )  # open_clip leaves it unset
+    # open_clip leaves this projection unset
+    torch.nn.init.normal_(theirs.text_decoder.text_projection, std=theirs.text_decoder.width**-0.5)
     mine = for_few_rows(deepcopy(theirs))
     decoder = CocaDecoder(mine).eval()
     picture = torch.randn(1, 3, 224, 224)

@@ -57,8 +57,8 @@ def blip(profile: Profile) -> tuple[Work, Work]:
 
 @contest(
     "blip_guided_vs_transformers",
-    f"guided BLIP base, {TOKENS} tokens, both branches in one batch, against transformers' decoder run twice for every "
-    "token",
+    f"guided BLIP base, {TOKENS} tokens, both branches in one batch, "
+    "against transformers' decoder run twice for every token",
     "caption",
     repeats=3,
 )

@@ -177,8 +177,8 @@ def run(args: argparse.Namespace) -> str:
         ]
         if not captions:
             raise CaptionLabError(
-                "There are no real captions to check the classifiers on: give --heard and --seen, or --only other "
-                "checks."
+                "There are no real captions to check the classifiers on: "
+                "give --heard and --seen, or --only other checks."
             )
         parts.append(f"**Classifiers on real captions**\n\n{accuracy_table(captions, _classifiers(lab, args))}")
     places = [place for place in (args.sounds, args.pictures) if place]

@@ -75,8 +75,8 @@ def read_dataset(folder: str | Path, split: str | None = None, limit: int | None
         items = _read_esc50(folder)
     else:
         raise CaptionLabError(
-            f"{folder} is not a data set: give a folder that holds captions.jsonl or esc50.csv, or one picture or "
-            "sound."
+            f"{folder} is not a data set: "
+            "give a folder that holds captions.jsonl or esc50.csv, or one picture or sound."
         )
     if limit is not None and limit < 1:
         raise CaptionLabError(f"limit = {limit} is not possible: give a whole number from 1.")

@@ -60,7 +60,7 @@ class RunReport:
     label: str = ""  # of a run that was read from a file
 
     def __json__(self) -> dict[str, Any]:
-        names = (
+        told = (
             "method",
             "settings",
             "profile",
@@ -71,9 +71,8 @@ class RunReport:
             "seconds",
             "failed",
             "notes",
-            "items",
         )
-        return {name: to_json(getattr(self, name)) for name in names}
+        return {name: to_json(getattr(self, name)) for name in (*told, "items")}
 
 
 @dataclass(frozen=True)

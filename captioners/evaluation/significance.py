@@ -96,8 +96,8 @@ def compare(a: RunReport, b: RunReport) -> Comparison:
     if sorted(ids) != sorted(item.id for item in b.items):
         only = len({*ids} ^ {item.id for item in b.items})
         raise CaptionLabError(
-            f"The runs are over different items ({only} are in one of them only): run both with the same data set, "
-            "--split and --limit."
+            f"The runs are over different items ({only} are in one of them only): "
+            "run both with the same data set, --split and --limit."
         )
     if len({*ids}) < len(ids):
         raise CaptionLabError(
@@ -188,13 +188,8 @@ def text(report: Comparison) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     notes = (
-        f"{len(report.metrics)} metrics "
-        "are tested one by one: "
-        f"at {LEVEL:g}, one in "
-        f"{1 / LEVEL:.0f} "
-        "would "
-        "differ "
-        "by chance alone."
+        f"{len(report.metrics)} metrics are tested one by one: at {LEVEL:g}, "
+        f"one in {1 / LEVEL:.0f} would differ by chance alone."
     )
     return "\n".join([f"A is {report.a}", f"B is {report.b}", f"{report.n} items, paired", *lines, notes])
 

@@ -105,9 +105,8 @@ class Worker:
         for method, settings in self.plan.runs:
             started = time.perf_counter()
             asked = settings if self.plan.traced or self.plan.pointing else settings.untraced()
-            results = self.lab.results(
-                inputs, method, [asked] * len(inputs), scored=False
-            )  # the whole set is measured at once
+            # the whole set is measured at once
+            results = self.lab.results(inputs, method, [asked] * len(inputs), scored=False)
             seconds.append(time.perf_counter() - started)
             captions.append(
                 [self._record(name, m, result) for (name, m), result in zip(media.items(), results, strict=True)]

@@ -57,8 +57,8 @@ def _decode(source: Any, kind: Modality | None) -> np.ndarray | Clip:
         case None:
             raise MediaError("There is nothing to caption yet: choose a picture or a sound.")
     raise MediaError(
-        f"A {type(source).__name__} is neither picture nor sound: give a path, bytes, an image, an array or (rate, "
-        "samples)."
+        f"A {type(source).__name__} is neither picture nor sound: give a path, bytes, "
+        "an image, an array or (rate, samples)."
     )
 
 

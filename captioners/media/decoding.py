@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def decode(data: bytes, format: str) -> np.ndarray | Clip:
 def decode_here(data: bytes, format: str) -> np.ndarray | Clip:
     """`decode` in this process."""
     with boundary(_damaged(format)):
-        return (pictures if format in PICTURES else sounds).from_bytes(data, format)
+        return pictures.from_bytes(data, format) if format in PICTURES else sounds.from_bytes(data, format)
 
 
 def _damaged(format: str) -> str:
@@ -70,7 +71,7 @@ def pack_error(error: MediaError) -> bytes:
     return json.dumps({"error": str(error), "cause": cause}).encode() + b"\n"
 
 
-def _unpack(head: dict, body: bytes) -> np.ndarray | Clip:
+def _unpack(head: dict[str, Any], body: bytes) -> np.ndarray | Clip:
     if "error" in head:
         raise MediaError(head["error"]) from head["cause"] and RuntimeError(head["cause"])
     numbers = np.frombuffer(body, np.float32 if head["rate"] else np.uint8).reshape(head["shape"]).copy()

@@ -97,7 +97,7 @@ def _fitted(size: tuple[int, int]) -> tuple[int, int]:
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
     try:
-        return _UPRIGHT.get(image.getexif().get(_ORIENTATION_TAG))
+        return _UPRIGHT.get(image.getexif().get(_ORIENTATION_TAG, 0))
     except Exception:  # damaged EXIF says nothing about the pixels, which are fine
         return None
 

@@ -93,5 +93,5 @@ def _block(frame: av.AudioFrame, rate: int) -> np.ndarray:
     check_format(frame.sample_rate, channels)
     if frame.sample_rate != rate:
         raise MediaError("The sound changes its sample rate midway: export it again at one rate.")
-    samples = frame.to_ndarray()
+    samples: np.ndarray = frame.to_ndarray()
     return samples.T if frame.format.is_planar else samples.reshape(-1, channels)

@@ -55,8 +55,8 @@ def to_clip(blocks: Iterable[np.ndarray], rate: int) -> Clip:
         start = _loudest(samples, rate, window)
         samples = samples[start : start + window]
         notes.append(
-            f"Only the loudest {MAX_SECONDS} s are used: from {start / rate:.1f} s to {start / rate + MAX_SECONDS:.1f} "
-            "s."
+            f"Only the loudest {MAX_SECONDS} s are used: "
+            f"from {start / rate:.1f} s to {start / rate + MAX_SECONDS:.1f} s."
         )
     return Clip(samples.copy(), rate, tuple(notes))
 
@@ -149,7 +149,8 @@ def _resample(samples: np.ndarray, rate: int, wanted: int = AUDIO_RATE) -> np.nd
 
     old, new = _ratio(rate, wanted)
     with torch.inference_mode():
-        return resample(torch.from_numpy(np.ascontiguousarray(samples)), old, new).numpy().copy()
+        resampled: np.ndarray = resample(torch.from_numpy(np.ascontiguousarray(samples)), old, new).numpy().copy()
+    return resampled
 
 
 def _ratio(rate: int, wanted: int = AUDIO_RATE) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from captioners.decoding import (
     SAMPLING_TEMPERATURE,
     TraceColumns,
     choose_tokens,
+    chosen_logp,
     forced_ids,
     generator,
     repeated_tokens,
@@ -79,8 +80,7 @@ CONTROLS = (
         "decoding",
         "Decoding",
         "greedy takes the best word at every step, sample draws it, beam keeps the num_beams best beginnings and "
-        "finishes "
-        "the best of them; auto is sample where the temperature is above 0, else greedy.",
+        "finishes the best of them; auto is sample where the temperature is above 0, else greedy.",
         ("auto", "greedy", "sample", "beam"),
     ),
     TEMPERATURE.but(
@@ -102,15 +102,12 @@ CONTROLS = (
 
 EXPLANATION = Explanation(
     "The captioner was trained with its input left out now and then, so it knows both how likely a word is for this "
-    "input and how "
-    "likely it is in any caption. Before each word it is asked both ways, and the difference is exaggerated γ times. "
-    "Words that would "
-    "fit every picture lose, words that only this one calls for win. A language model may be given a say as well, with "
-    "weight w, to "
-    "pull the caption back to how people write. At γ = 1 and w = 0 nothing is left but the plain captioner.",
+    "input and how likely it is in any caption. Before each word it is asked both ways, and the difference is "
+    "exaggerated γ times. Words that would fit every picture lose, words that only this one calls for win. A language "
+    "model may be given a say as well, with weight w, to pull the caption back to how people write. At γ = 1 and w = "
+    "0 nothing is left but the plain captioner.",
     "Pushed too far it says the most telling word again and again, because nothing in the formula wants a sentence: "
-    "CLIPScore hardly "
-    "falls while perplexity goes up many times over.",
+    "CLIPScore hardly falls while perplexity goes up many times over.",
     """@inproceedings{kornblith2023guiding,
   title     = {Guiding Image Captioning Models Toward More Specific Captions},
   author    = {Kornblith, Simon and Li, Lala and Wang, Zirui and Nguyen, Thao},
@@ -167,6 +164,7 @@ class ClassifierFree(Captioner):
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, trace, traced = current_run(), TraceColumns(self.models.tokenizer), any(s.traced for s in settings)
+        # the candidates of every input; those that a beam search is to find compete with each other
         captions = [self._candidates(item, m, s) for item, (m, s) in enumerate(zip(media, settings, strict=True))]
         searches = {
             item: self._search(own) for item, own in enumerate(captions) if settings[item]["decoding"] == "beam"
@@ -185,25 +183,25 @@ class ClassifierFree(Captioner):
                 distributions = branches.next()
                 distributions |= guide.next(partial(self._scores, rows, distributions, position))
                 distributions["guided"] = guidance.normalise(self._scores(rows, distributions, position))
-                # one token for every caption: the best one, a drawn one, or the one that is forced; beams choose
-                # together
+                # one token for every caption: the best one, a drawn one, or the one that is forced
                 tokens = self._choose(rows, distributions["guided"].clone(), position)
+                # beams choose together: a row may go on from another row, its parent
                 grown, parents = rows, list(range(len(rows)))
                 if searches:
                     grown, parents, tokens = self._choose_beams(
                         searches, rows, distributions["guided"], tokens, position
                     )
                     distributions = {name: logp[parents] for name, logp in distributions.items()}
+                # the captions grow; an input's candidates are the best of its beams so far
                 if traced:
                     trace.add(tokens, distributions)
-                self._extend(grown, tokens.tolist(), distributions["guided"].gather(1, tokens[:, None])[:, 0].tolist())
+                self._extend(grown, tokens.tolist(), chosen_logp(distributions["guided"], tokens).tolist())
                 captions = [
                     searches[i].best(settings[i]["num_candidates"]) if i in searches else c
                     for i, c in enumerate(captions)
                 ]
             rows = grown[: len(rows)]
-            # finished captions leave the batch once they are enough to be worth the copying, or when beams change
-            # places
+            # finished captions leave the batch once they are worth the copying, or when beams change places
             unfinished = [place for place, caption in enumerate(rows) if not caption.done]
             if not unfinished:
                 break
@@ -223,6 +221,7 @@ class ClassifierFree(Captioner):
         if traced:
             with record.stage("trace"):
                 branches.fill_unconditional(trace, [c for own in captions for c in own if c.beta == 0])
+        # candidates are ranked and results made
         yield [self._finish(media[item], settings[item], own, trace) for item, own in enumerate(captions)]
 
     @torch.no_grad()

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from captioners import guidance
 from captioners.captioner import Captioner
 from captioners.contract import PartialMatcher, SteeredModels
-from captioners.controls import GUIDANCE_SCALE, MAX_TOKENS, NUM_CANDIDATES, SEED, choice, number, text
 from captioners.decoding import (
     SAMPLING_TEMPERATURE,
     TraceColumns,
@@ -32,179 +30,18 @@ from captioners.decoding import (
     step_tokens,
     trace_ids,
 )
+from captioners.methods.classifier_controls import CONTROLS, EXPLANATION, asked_modality, prompt_for
+from captioners.methods.guidance_loss import GuidanceLoss, SteeredCaption
 from captioners.methods.text_scorer import TextScorer, relevance_temperature
 from captioners.nets.context_cache import ContextCache
 from captioners.registry import register
 from captioners.run_record import RunRecord, current_run
-from captioners.types import Explanation, Media, Modality, Result, Score, Settings, Spec, Step, TokenTrace
+from captioners.types import Media, Modality, Result, Score, Settings, Spec, Step, TokenTrace
 
 STEP_SIZE = 0.3  # ZeroCap's, at guidance scale 2
 FUSION = 0.99  # share of the moved distribution in the geometric mean with the untouched one
-# the fast route reads so many of the likeliest tokens, so many more that match the input as single words, and none that
-# is
-# this much less likely than the likeliest one
-LIKELIEST, BEST_MATCHING, LEAST_LOGP = 24, 40, math.log(1e-4)
 CONFIDENT = 0.95  # the fast route does not move a token that the language model is this sure of
 CONVERGED = 0.01  # the fast route stops when a step changes the loss by less than this share
-GUIDES: dict[str, Modality] = {"audibility": "audio", "visibility": "image"}  # guide → the modality that it is made for
-
-CONTROLS = (
-    GUIDANCE_SCALE.but(low=1, help="How far the context is moved at each gradient step, 0.3·(γ − 1); 1 is off."),
-    NUM_CANDIDATES.but(
-        help=(
-            "How many captions are finished "
-            "and ranked; beside "
-            "a greedy one they are "
-            "drawn at temperature "
-            f"{SAMPLING_TEMPERATURE}."
-        )
-    ),
-    number(
-        "classifier_weight",
-        "Classifier weight λ1",
-        "How much being audible (or visible) counts; 0 is off.",
-        0.6,
-        0,
-        2,
-        0.1,
-    ),
-    choice(
-        "guide",
-        "Guide",
-        "Which classifier guides: auto asks whether a sound can be heard and a picture be seen; none is λ1 = 0.",
-        ("auto", *GUIDES, "none"),
-    ),
-    number("fluency_weight", "Fluency weight λ0", "How much staying near the language model counts.", 0.2, 0, 2, 0.1),
-    choice(
-        "fluency",
-        "Fluency term",
-        "ce is the cross-entropy of the moved distribution under the untouched one; kl, as in ZeroCap, the divergence "
-        "of the moved one "
-        "from the untouched one.",
-        ("ce", "kl"),
-    ),
-    number(
-        "relevance_weight",
-        "Relevance weight λ2",
-        "How much matching the input counts; 0 is off, 1 is ZeroCap's.",
-        0.4,
-        0,
-        4,
-        0.1,
-    ),
-    choice(
-        "target",
-        "Relevance target",
-        "bayes weighs each token's similarity to the input with p(token); zerocap takes the softmax of the "
-        "similarities alone.",
-        ("bayes", "zerocap"),
-    ),
-    number("num_steps", "Gradient steps", "How often the context is moved before each token.", 10, 1, 20, 1),
-    number(
-        "top_k",
-        "Tokens considered",
-        "How many of the likeliest next tokens are considered; the paper has 512.",
-        512,
-        8,
-        1024,
-        8,
-    ),
-    choice(
-        "route",
-        "Route",
-        "Fast reads the promising ones of the tokens considered, once; faithful reads all of them at every step, as "
-        "the paper does.",
-        ("fast", "faithful"),
-    ),
-    number(
-        "no_repeat",
-        "No repeat",
-        "Forbids a guided caption to say a run of this many tokens twice; 0, as in the papers, is off.",
-        2,
-        0,
-        4,
-        1,
-    ),
-    text(
-        "prompt",
-        "Prompt",
-        "What every caption begins with; with a | in it, what stands before is for pictures and what stands behind for "
-        "sounds.",
-    ),
-    MAX_TOKENS.but(default=20),
-    SEED,
-)
-
-
-EXPLANATION = Explanation(
-    "A language model that has never seen or heard anything writes the caption. Before each word its memory of the "
-    "words so far is "
-    "moved by a few steps of gradient descent. One term of the loss asks a classifier whether what is said can be "
-    "heard, or seen; "
-    "one asks a matcher whether it fits the input; one keeps the words likely. The word is then taken from the moved "
-    "model. No part "
-    "but the matcher was trained on inputs with their captions. The unguided caption is made in the same way without "
-    "the classifier "
-    "(λ1 = 0), so that the difference is the classifier's; at γ = 1 nothing is moved and the language model speaks "
-    "alone.",
-    "It knows the input only by the matcher's word on half-finished sentences: an early wrong word is never taken "
-    "back, and the "
-    "sentence is talked round to it. It is the slowest of the four.",
-    """@article{shaulov2025classifier,
-  title   = {Classifier-Guided Captioning Across Modalities},
-  author  = {Shaulov, Ariel and Shaharabany, Tal and Shaar, Eitan and Chechik, Gal and Wolf, Lior},
-  journal = {arXiv:2501.03183},
-  year    = {2025}
-}""",
-)
-
-
-@dataclass
-class SteeredCaption:
-    """One candidate caption of one input, written by the language model while its cache is moved."""
-
-    item: int  # which input it is of
-    settings: Settings
-    temperature: float
-    prompt: list[int]
-    forced: dict[int, int]
-    source: torch.Generator
-    ids: list[int] = field(default_factory=list)
-    logprob: float = 0.0
-    done: bool = False
-    steps: list[list[dict[str, float]]] = field(
-        default_factory=list
-    )  # of each position: the losses along the gradient steps
-    classifier: list[float] = field(default_factory=list)  # of each position: log h_a of the caption so far
-
-    @property
-    def fast(self) -> bool:
-        """Whether the fast route was chosen."""
-        return bool(self.settings["route"] == "fast")
-
-    @property
-    def moves(self) -> bool:
-        """Whether its cache is to be moved at all."""
-        s = self.settings
-        return bool(
-            not self.done and s["guidance_scale"] > 1 and (classifier_weight(s) > 0 or s["relevance_weight"] > 0)
-        )
-
-
-def classifier_weight(settings: Settings) -> float:
-    """λ1, which is 0 where no classifier guides."""
-    return 0.0 if settings["guide"] == "none" else float(settings["classifier_weight"])
-
-
-def asked_modality(settings: Settings, kind: Modality) -> Modality:
-    """The modality whose question is asked of captions of a `kind`: its own, unless another guide was chosen."""
-    return GUIDES.get(settings["guide"], kind)
-
-
-def prompt_for(prompt: str, kind: Modality) -> str:
-    """The part of a prompt that captions of this modality begin with."""
-    pictures, bar, sounds = prompt.partition("|")
-    return (sounds if bar and kind == "audio" else pictures).strip()
 
 
 @register
@@ -240,6 +77,7 @@ class ClassifierGuided(Captioner):
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, tokenizer = current_run(), self.models.tokenizer
         trace = TraceColumns(tokenizer)
+        # the candidates of every input, one behind the other; the first one of each is what is watched
         captions = [
             c for item, (m, s) in enumerate(zip(media, settings, strict=True)) for c in self._candidates(item, m, s)
         ]
@@ -264,6 +102,7 @@ class ClassifierGuided(Captioner):
                 tokens = choose_tokens(guided.clone(), [c.temperature for c in captions], [c.source for c in captions])
                 for i, caption in enumerate(captions):
                     tokens[i] = tokenizer.pad if caption.done else caption.forced.get(position, int(tokens[i]))
+                # the captions grow by it; a traced one also asks the classifier how it sounds now
                 trace.add(tokens, {"cond": moved, "uncond": untouched, "guided": guided})
                 self._extend(captions, tokens.tolist(), trace.columns[-1]["guided"].tolist(), scorer)
             if all(c.done for c in captions):
@@ -271,6 +110,7 @@ class ClassifierGuided(Captioner):
             # the chosen token enters the untouched cache: what was moved is forgotten
             context.append(tokens)
             yield [self._step(captions, row, trace) for row in first] if live else []
+        # candidates are ranked and results made
         yield [self._finish(item, media[item], settings[item], captions, trace) for item in range(len(media))]
 
     @torch.no_grad()
@@ -427,75 +267,3 @@ class ClassifierGuided(Captioner):
             return {}
         guide = self.models.classifier("image")
         return {"visibility": Score(float(guide.probability([caption])[0]), f"{guide.name}, which is the guide itself")}
-
-
-class GuidanceLoss:
-    """The three losses over the next-token distribution of some captions, from what the scorer says of candidates
-    for it.
-    """
-
-    def __init__(self, captions: list[SteeredCaption], scorer: TextScorer, untouched: Tensor) -> None:
-        self.captions, self.scorer, self.untouched = captions, scorer, untouched
-        weights = [
-            [c.settings["fluency_weight"], classifier_weight(c.settings), c.settings["relevance_weight"]]
-            for c in captions
-        ]
-        self.weights = torch.tensor(weights, device=untouched.device)
-        self.divergence = self._rows_with("fluency", "kl")
-        self.weighed = self._rows_with("target", "bayes")
-        temperatures = [scorer.temperature(c.item) for c in captions]
-        self.temperatures = torch.tensor(temperatures, device=untouched.device)[:, None]
-        # of the candidate tokens, each (rows, k), filled up with ones that are not present and count for nothing
-        self.tokens = self.present = self.log_yes = self.target = untouched.new_empty(0)
-
-    def _rows_with(self, name: str, value: str) -> Tensor:
-        """(rows,): whether each caption's setting has this value."""
-        return torch.tensor([c.settings[name] == value for c in self.captions], device=self.untouched.device)
-
-    def score_candidates(self, logp: Tensor) -> None:
-        """Read the candidates for each caption's next token by logp (rows, vocab)."""
-        candidates = [self._candidates(caption, logp[i]) for i, caption in enumerate(self.captions)]
-        sizes = [len(tokens) for tokens in candidates]
-        owners = [caption.item for caption, size in zip(self.captions, sizes, strict=True) for _ in range(size)]
-        texts = [
-            self.scorer.tokenizer.decode([*caption.prompt, *caption.ids, token])
-            for caption, tokens in zip(self.captions, candidates, strict=True)
-            for token in tokens.tolist()
-        ]
-        self.tokens = pad_sequence(candidates, batch_first=True)
-        self.present = pad_sequence([torch.ones_like(tokens) for tokens in candidates], batch_first=True) > 0
-        yes = pad_sequence(list(self.scorer.classify(owners, texts).split(sizes)), batch_first=True)
-        similar = pad_sequence(list(self.scorer.match(owners, texts).split(sizes)), batch_first=True)
-        self.log_yes = yes.clamp(min=1e-6).log()
-        prior = self.untouched.gather(1, self.tokens).masked_fill(~self.weighed[:, None], 0.0)
-        self.target = (prior + similar / self.temperatures).masked_fill(~self.present, -math.inf).softmax(-1)
-
-    def _candidates(self, caption: SteeredCaption, logp: Tensor) -> Tensor:
-        """The tokens to be read for one caption (k,): the likeliest, and on the fast route the promising ones of
-        them.
-        """
-        likely = logp.topk(min(caption.settings["top_k"], int(torch.isfinite(logp).sum()))).indices
-        if not caption.fast:
-            return likely
-        likely = likely[logp[likely] > logp.max() + LEAST_LOGP]
-        rest = likely[LIKELIEST:]
-        matching = self.scorer.match_words(caption.item, rest).topk(min(BEST_MATCHING, len(rest))).indices
-        return torch.cat([likely[:LIKELIEST], rest[matching]])
-
-    def losses(self, moved: Tensor) -> dict[str, Tensor]:
-        """Each (rows,): λ0 · CE(moved, untouched) or λ0 · KL, λ1 · (−log h_a), λ2 · CE(moved, relevance), their sum,
-        and h_a itself.
-
-        h_a is the classifier's probability as expected over the candidates under the moved distribution.
-        """
-        impossible = torch.isneginf(self.untouched)
-        ours, theirs = moved.masked_fill(impossible, 0.0), self.untouched.masked_fill(impossible, 0.0)
-        fluency = -(self.untouched.exp() * ours).sum(-1)
-        if self.divergence.any():
-            fluency = torch.where(self.divergence, (moved.exp() * (ours - theirs)).sum(-1), fluency)
-        candidates = moved.gather(1, self.tokens).masked_fill(~self.present, -math.inf)
-        classifier = -torch.logsumexp(candidates.log_softmax(-1) + self.log_yes, -1)
-        relevance = -(self.target * candidates.masked_fill(~self.present, 0.0)).sum(-1)
-        parts = torch.stack([fluency, classifier, relevance], 1) * self.weights
-        named = dict(zip(("fluency", "classifier", "relevance"), parts.detach().T, strict=True))
-        return {"loss": parts.sum(1), **named, "probability": (-classifier.detach()).exp()}

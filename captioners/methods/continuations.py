@@ -113,9 +113,8 @@ class ContinuationScorer:
             self.mask = torch.cat([self.mask, present], 1)
             before = self.logp
             self._read(ids)
-            self.logp = torch.where(
-                present[:, -1:], self.logp, before
-            )  # rows without a new word stand where they stood
+            # rows without a new word stand where they stood
+            self.logp = torch.where(present[:, -1:], self.logp, before)
 
     def keep(self, places: list[int]) -> None:
         """The rows at these places go on, in this order; a place that is named twice goes on as two rows."""

@@ -15,16 +15,15 @@ from captioners.types import Settings, SettingsError
 ORDER = choice(
     "order",
     "Order",
-    "confidence settles the surest words first, and the others denoise around them; together denoises all words to the "
-    "end; "
-    "paper is the published code's sampler: together, from noise of full strength, with clamp and η = 1.",
+    "confidence settles the surest words first, and the others denoise around them; together denoises all words to "
+    "the end; paper is the published code's sampler: together, from noise of full strength, with clamp and η = 1.",
     ("confidence", "together", "paper"),
 )
 CLAMP = choice(
     "clamp",
     "Clamp",
-    "on moves the believed caption to its nearest words at every step, off leaves it between words; auto is on in "
-    "order paper alone.",
+    "on moves the believed caption to its nearest words at every step, off leaves it between words; "
+    "auto is on in order paper alone.",
     ("auto", "on", "off"),
 )
 ETA = number(

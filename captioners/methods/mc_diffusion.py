@@ -17,7 +17,7 @@ from torch import Tensor
 from captioners import guidance
 from captioners.contract import MaskDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, MASK_RATE, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number
-from captioners.decoding import SAMPLING_TEMPERATURE, generator, stack_by_modality, trace_ids
+from captioners.decoding import SAMPLING_TEMPERATURE, chosen_logp, generator, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
     DenoisingCaptioner,
@@ -44,10 +44,7 @@ CONTROLS = (
     MASK_RATE,
     NUM_CANDIDATES.but(
         help=(
-            "How many captions are denoised "
-            "and ranked; beside "
-            "a greedy one they are "
-            "drawn at temperature "
+            "How many captions are denoised and ranked; beside a greedy one they are drawn at temperature "
             f"{SAMPLING_TEMPERATURE}."
         )
     ),
@@ -55,8 +52,7 @@ CONTROLS = (
         "guidance",
         "Guidance rule",
         "mcs compares with a masked condition, cfg with none at all; mcs-printed is the paper's formula, where 0 is "
-        "the full condition "
-        "(off), 1 the masked one alone, and more pushes away from the full one.",
+        "the full condition (off), 1 the masked one alone, and more pushes away from the full one.",
         ("mcs", "cfg", "mcs-printed"),
     ),
     number("num_steps", "Denoising steps", "How many of the 100 steps are taken; fewer are faster.", 20, 5, 100, 1),
@@ -70,8 +66,8 @@ CONTROLS = (
     choice(
         "length",
         "Length",
-        f"drawn takes a length by chance, at the temperature or else at {LENGTH_TEMPERATURE}; likeliest takes the most "
-        "likely one.",
+        f"drawn takes a length by chance, at the temperature or else at {LENGTH_TEMPERATURE}; "
+        "likeliest takes the most likely one.",
         ("drawn", "likeliest"),
     ),
     TEMPERATURE,
@@ -83,15 +79,11 @@ CONTROLS = (
 
 EXPLANATION = Explanation(
     "The input becomes a grid of discrete tokens, and the caption begins as a row of blanks. Step by step the model "
-    "fills in the words "
-    "it is surest of, looking at all positions at once. It is asked twice, with the whole grid and with some of its "
-    "cells masked, and "
-    "what the hidden cells contribute is exaggerated γ times. A partly masked input is a closer comparison than none "
-    "at all. The "
-    "length is decided before the first word.",
+    "fills in the words it is surest of, looking at all positions at once. It is asked twice, with the whole grid and "
+    "with some of its cells masked, and what the hidden cells contribute is exaggerated γ times. A partly masked "
+    "input is a closer comparison than none at all. The length is decided before the first word.",
     "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was "
-    "measured too short or "
-    "too long is squeezed or padded.",
+    "measured too short or too long is squeezed or padded.",
     """@misc{zhou-masked,
   title  = {Image Captioning via Masked Conditional Diffusion},
   author = {Zhou, Jiayi and Li, Chen and Tang, Huidong and Kamei, Sayaka and Jiang, Shuai and Morimoto, Yasuhiko}
@@ -122,8 +114,8 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         """Whose sampler it was."""
         if settings["order"] == "confidence":
             return (
-                "Uncovered in order of confidence, the surest words first: not the paper's sampler, which is order = "
-                "random.",
+                "Uncovered in order of confidence, the surest words first: "
+                "not the paper's sampler, which is order = random.",
             )
         drawn = "Drawn from the diffusion's own posterior (D3PM)"
         if settings["temperature"] == 1 and settings["top_k"] == 0:
@@ -138,6 +130,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, tokenizer = current_run(), self.models.tokenizer
         longest = self.models.mask_denoiser().config.longest
+        # the candidates of every input, with how strongly each is guided
         captions = noisy_captions(tokenizer, media, settings, [full_weight(s) for s in settings], longest)
         # the input as discrete tokens
         with record.stage("encode"):
@@ -145,7 +138,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         # the lengths, and the first state: all [MASK]
         with record.stage("decode"):
             process = MaskedDiffusion(self.models, captions, media, settings, codes)
-        # one Step for each step of the diffusion
+        # one Step for each step of the diffusion, and at the end the results
         yield from self.denoise(media, settings, captions, process, live)
 
     @torch.no_grad()
@@ -169,9 +162,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
             time = torch.full_like(start, times[decision.step])
             vectors = model.vectors(start, state.expand(rows, -1), time, seen, torch.full_like(start, len(final)))
             logp = model.words(vectors[:, decision.positions]).log_softmax(-1)
-            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[
-                ..., 0
-            ]
+            scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
 
 
@@ -336,7 +327,7 @@ class MaskedDiffusion(DiffusionProcess):
         words = logp.argmax(-1)
         if caption.temperature > 0:
             words = sample_tokens(self._tempered(caption, logp), self.chance[index, k, at])
-        sure = logp.gather(-1, words[:, None])[:, 0].masked_fill(~covered, -torch.inf)
+        sure = chosen_logp(logp, words).masked_fill(~covered, -torch.inf)
         moved, due = x.clone(), max(0, int(covered.sum() - self._left(torch.tensor([index], device=x.device), k)))
         for i in sure.argsort(descending=True, stable=True)[:due].tolist():
             place = int(at[i])
@@ -358,7 +349,7 @@ class MaskedDiffusion(DiffusionProcess):
         if k == 0:
             changed = changed | self.fixed[rows]
         canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
-        word_logp = self.logp[rows].index_put((open_,), guided.gather(-1, shown[open_][:, None])[:, 0])
+        word_logp = self.logp[rows].index_put((open_,), chosen_logp(guided, shown[open_]))
         self.logp[rows] = torch.where(changed, word_logp, self.logp[rows])
         canvas.tokens[rows], canvas.covered[rows] = shown, covered
         canvas.settled[rows] = torch.where(self.by_chance[rows, None], self.fixed[rows], ~covered)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from captioners.contract import PrefixDenoiserModels
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
-from captioners.decoding import SAMPLING_TEMPERATURE, gumbel, stack_by_modality, trace_ids
+from captioners.decoding import SAMPLING_TEMPERATURE, chosen_logp, gumbel, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
     DenoisingCaptioner,
@@ -83,15 +83,11 @@ CONTROLS = (
 
 EXPLANATION = Explanation(
     "A caption is a row of word vectors, and it begins as noise. Behind a prefix made of the picture or the sound the "
-    "noise is taken "
-    "away step by step until every vector lies at a word. Many captions start from many noises in one batch, and a "
-    "matcher picks the "
-    "one that fits best. This choice is what guides here: the unguided caption is the first of them. Pushing away from "
-    "the model "
-    "without its prefix is possible too, which the paper does not do.",
+    "noise is taken away step by step until every vector lies at a word. Many captions start from many noises in one "
+    "batch, and a matcher picks the one that fits best. This choice is what guides here: the unguided caption is the "
+    "first of them. Pushing away from the model without its prefix is possible too, which the paper does not do.",
     "The vectors settle on words one by one, so grammar suffers first: articles go missing and words are doubled, "
-    "which a matcher "
-    "does not mind.",
+    "which a matcher does not mind.",
     """@inproceedings{liu2024prefix,
   title     = {Prefix-diffusion: A Lightweight Diffusion Model for Diverse Image Captioning},
   author    = {Liu, Guisheng and Li, Yi and Fei, Zhengcong and Fu, Haiyan and Luo, Xiangyang and Guo, Yanqing},
@@ -128,6 +124,7 @@ class PrefixDiffusion(DenoisingCaptioner):
     @torch.no_grad()
     def decode(self, media: Sequence[Media], settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         record, model = current_run(), self.models.prefix_denoiser()
+        # the candidates of every input, with how strongly each is guided
         weights = [s["guidance_scale"] for s in settings]
         captions = noisy_captions(self.models.tokenizer, media, settings, weights, model.config.canvas - 1)
         # one vector for each input
@@ -136,7 +133,7 @@ class PrefixDiffusion(DenoisingCaptioner):
         # the prefix, the lengths, and the first state: noise
         with record.stage("decode"):
             process = EmbeddingDiffusion(self.models, captions, media, settings, pooled)
-        # one Step for each step of the diffusion
+        # one Step for each step of the diffusion, and at the end the results
         yield from self.denoise(media, settings, captions, process, live)
 
     @torch.no_grad()
@@ -160,9 +157,7 @@ class PrefixDiffusion(DenoisingCaptioner):
             told = (known >= 0).to(grid.dtype).expand(rows, -1)  # of what is not settled nothing can be read
             vectors = model.vectors(clean.expand(rows, -1, -1), told, prefix, words)
             logp = model.logits(vectors[:, decision.positions]).log_softmax(-1)
-            scores[:, decision.positions] = logp.gather(-1, final[decision.positions].expand(rows, -1)[..., None])[
-                ..., 0
-            ]
+            scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
 
 
@@ -379,7 +374,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         while True:
             proposed = torch.full_like(held, -1).index_put((more,), words)
             sure = torch.full(more.shape, -torch.inf, device=self.device)
-            sure[more] = logp.gather(-1, words[:, None])[:, 0].to(sure)
+            sure[more] = chosen_logp(logp, words).to(sure)
             twins = _less_sure_twins(self._without_end(proposed), sure)
             if not twins.any():
                 break

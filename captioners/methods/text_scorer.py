@@ -15,8 +15,7 @@ from captioners.run_record import RunRecord
 from captioners.types import Media, Modality
 
 # ZeroCap's temperature suits CLIP, on whose scale random and human captions lie 0.16 apart; for another matcher it is
-# as
-# large a share of that distance
+# as large a share of that distance
 CLIP_TEMPERATURE, TEMPERATURE_SHARE = 0.01, 1 / 16
 CLIPSCORE_SCALE = 2.5  # a calibration is in CLIPScore, a temperature in cosines
 

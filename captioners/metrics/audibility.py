@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 
 
 @metric("audibility")
 def audibility(rows: CaptionSet) -> list[MetricResult]:
     """The share of captions that the classifier calls audible."""
-    yes = rows.audibility.probability(rows.captions) > 0.5
-    return [mean_of("audibility", yes.float().cpu().numpy(), rows, rows.audibility.name)]
+    classifier = needed(rows.audibility)
+    yes = classifier.probability(rows.captions) > 0.5
+    return [mean_of("audibility", yes.float().cpu().numpy(), rows, classifier.name)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -18,28 +18,17 @@ from captioners.metrics.bootstrap import Resampler
 if TYPE_CHECKING:
     from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
 
+Given = TypeVar("Given")
 Gains = dict[str, tuple[float, int]]  # class of words → log p(word|input) − log p(word) summed over its words, how many
-Point = tuple[
-    float, float, float
-]  # of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
+# of a word that names a boxed object: does its strongest cell lie in a box; chance; the middle cell
+Point = tuple[float, float, float]
 Need = Literal[
     "references", "media", "fluency", "categories", "objects", "texts", "audibility", "candidates", "gains", "points"
 ]
 # in the order in which results are listed
 MODULES = (
-    *(
-        "matching",
-        "naming",
-        "objects",
-        "ngram",
-        "meteor",
-        "bertscore",
-        "diversity",
-        "fluency",
-        "audibility",
-        "word_classes",
-    ),
-    "pointing",
+    *("matching", "naming", "objects", "ngram", "meteor", "bertscore"),  # against the input and the references
+    *("diversity", "fluency", "audibility", "word_classes", "pointing"),  # of the captions and their traces
 )
 
 
@@ -95,6 +84,13 @@ def metric(*needs: Need) -> Callable[[Metric], Metric]:
         return function
 
     return add
+
+
+def needed(value: Given | None) -> Given:
+    """What a metric has declared to need: `measure` runs it only where it is there."""
+    if value is None:
+        raise ValueError("This metric was asked without what it needs: run it through `measure`.")
+    return value
 
 
 def measure(rows: CaptionSet) -> dict[str, MetricResult]:

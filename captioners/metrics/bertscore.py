@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 
 if TYPE_CHECKING:
     from captioners.contract import TokenVectors
@@ -31,8 +31,9 @@ def f1(caption: TokenVectors, reference: TokenVectors) -> float:
 @metric("references", "texts")
 def bertscore(rows: CaptionSet) -> list[MetricResult]:
     """Every sentence is encoded once, however often it stands there."""
-    sentences = list(dict.fromkeys([*rows.captions, *(r for some in rows.references for r in some)]))
-    known = dict(zip(sentences, rows.texts.embed_tokens(sentences), strict=True))
-    pairs = zip(rows.captions, rows.references, strict=True)
+    judge, references_of_rows = needed(rows.texts), needed(rows.references)
+    sentences = list(dict.fromkeys([*rows.captions, *(r for some in references_of_rows for r in some)]))
+    known = dict(zip(sentences, judge.embed_tokens(sentences), strict=True))
+    pairs = zip(rows.captions, references_of_rows, strict=True)
     scores = [max(f1(known[caption], known[r]) for r in references) for caption, references in pairs]
-    return [mean_of("bertscore", scores, rows, rows.texts.name)]
+    return [mean_of("bertscore", scores, rows, judge.name)]

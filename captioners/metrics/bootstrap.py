@@ -31,7 +31,7 @@ class Resampler:
     def of_sums(self, columns: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         """The interval of a statistic of column sums: `columns` (rows, c), `statistic` (…, c) → (…)."""
         by_media = np.stack([np.bincount(self.owner, column) for column in columns.T], axis=1)
-        return _interval(statistic(self.counts @ by_media), statistic(columns.sum(0)))
+        return _interval(statistic(self.counts @ by_media), float(statistic(columns.sum(0))))
 
 
 def jackknife(value: float, without: np.ndarray) -> tuple[float, float]:

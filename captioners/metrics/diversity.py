@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 from captioners.metrics.bootstrap import jackknife
-from captioners.metrics.text import count_words, tokenize
+from captioners.words import count_words, distinct_captions, distinct_ngrams, ngrams, tokenize
 
 
 @metric()
@@ -18,13 +18,13 @@ def dist(rows: CaptionSet) -> list[MetricResult]:
     It falls with the size of the set: compare equal sizes.
     """
     tokens = [tokenize(c) for c in rows.captions]
-    return [_distinct(f"dist-{n}", [_ngrams(t, n) for t in tokens], rows, share=True) for n in (1, 2, 3)]
+    return [_distinct(f"dist-{n}", [ngrams(t, n) for t in tokens], rows, share=True) for n in (1, 2, 3)]
 
 
 @metric()
 def vocabulary(rows: CaptionSet) -> list[MetricResult]:
     """How many different words the set uses."""
-    return [_distinct("vocabulary", [_ngrams(tokenize(c), 1) for c in rows.captions], rows, share=False)]
+    return [_distinct("vocabulary", [ngrams(tokenize(c), 1) for c in rows.captions], rows, share=False)]
 
 
 @metric()
@@ -56,12 +56,11 @@ def self_bleu_of_media(rows: CaptionSet) -> list[MetricResult]:
 @metric("candidates")
 def candidates(rows: CaptionSet) -> list[MetricResult]:
     """How varied the candidates of one input are: Self-BLEU, the share of distinct ones, and their Dist-2."""
-    tokens = [[tokenize(c) for c in captions] for captions in rows.candidates]
-    bigrams = [[gram for t in captions for gram in _ngrams(t, 2)] for captions in tokens]
+    tokens = [[tokenize(c) for c in captions] for captions in needed(rows.candidates)]
     return [
-        mean_of("self-bleu", [self_bleu(captions) for captions in rows.candidates], rows),
-        mean_of("candidates-distinct", [len({*map(tuple, captions)}) / len(captions) for captions in tokens], rows),
-        mean_of("candidates-dist-2", [len({*grams}) / max(len(grams), 1) for grams in bigrams], rows),
+        mean_of("self-bleu", [self_bleu(captions) for captions in needed(rows.candidates)], rows),
+        mean_of("candidates-distinct", [distinct_captions(captions) for captions in tokens], rows),
+        mean_of("candidates-dist-2", [distinct_ngrams(captions, 2) for captions in tokens], rows),
     ]
 
 
@@ -72,10 +71,6 @@ def self_bleu(captions: list[str]) -> float:
     others = [captions[:i] + captions[i + 1 :] for i in range(len(captions))]
     _, items = bleu_scorer(captions, others).compute_score(option="closest")
     return float(np.mean(items[3]))
-
-
-def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
-    return list(zip(*(tokens[i:] for i in range(n)), strict=False))
 
 
 def _distinct(name: str, things: list[list[tuple[str, ...]]], rows: CaptionSet, share: bool) -> MetricResult:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, MetricResult, metric
-from captioners.metrics.text import count_words
+from captioners.metrics.base import CaptionSet, MetricResult, metric, needed
+from captioners.words import count_words
 
 if TYPE_CHECKING:
     from captioners.contract import FluencyJudge
@@ -21,7 +21,8 @@ def log_perplexity(judge: FluencyJudge, captions: Sequence[str]) -> np.ndarray:
     likelihoods = [
         value for i in range(0, len(captions), BATCH) for value in judge.log_likelihood(list(captions[i : i + BATCH]))
     ]
-    return -np.array(likelihoods, dtype=np.float64) / np.array([count_words(c) + 1 for c in captions])
+    logs: np.ndarray = -np.array(likelihoods, dtype=np.float64) / np.array([count_words(c) + 1 for c in captions])
+    return logs
 
 
 @metric("fluency")
@@ -29,6 +30,7 @@ def perplexity(rows: CaptionSet) -> list[MetricResult]:
     """exp of the above; the mean over a set is the geometric one, so that one broken caption does not drown the
     others.
     """
-    logs = log_perplexity(rows.fluency, rows.captions)
+    judge = needed(rows.fluency)
+    logs = log_perplexity(judge, rows.captions)
     mean, low, high = np.exp([logs.mean(), *rows.resampler.mean(logs)]).tolist()
-    return [MetricResult("perplexity", mean, low, high, np.exp(logs).tolist(), rows.fluency.name)]
+    return [MetricResult("perplexity", mean, low, high, np.exp(logs).tolist(), judge.name)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,13 +39,15 @@ def embed_captions(matcher: Matcher, captions: Sequence[str]) -> np.ndarray:
 
 def clipscore(media: np.ndarray, captions: np.ndarray) -> np.ndarray:
     """2.5 · max(cos, 0) of each pair of rows (arXiv 2104.08718)."""
-    return 2.5 * np.maximum((media * captions).sum(-1), 0.0)
+    scores: np.ndarray = 2.5 * np.maximum((media * captions).sum(-1), 0.0)
+    return scores
 
 
 def ref_clipscore(scores: np.ndarray, captions: np.ndarray, references: list[np.ndarray]) -> np.ndarray:
     """The harmonic mean of CLIPScore and max(best cosine with a reference, 0)."""
     best = np.array([max((refs @ caption).max(), 0.0) for caption, refs in zip(captions, references, strict=True)])
-    return 2 * scores * best / np.maximum(scores + best, 1e-12)
+    means: np.ndarray = 2 * scores * best / np.maximum(scores + best, 1e-12)
+    return means
 
 
 class TextCachingMatcher:
@@ -69,18 +71,19 @@ class TextCachingMatcher:
 @metric("media")
 def matching(rows: CaptionSet) -> list[MetricResult]:
     """CLIPScore, RefCLIPScore where there are references, and caption→media recall among the measured media."""
-    captions = embed_captions(rows.matcher, rows.captions)
-    scores = clipscore(rows.media, captions)
-    results = [mean_of("clipscore", scores, rows, rows.matcher.name)]
+    matcher, media = needed(rows.matcher), needed(rows.media)
+    captions = embed_captions(matcher, rows.captions)
+    scores = clipscore(media, captions)
+    results = [mean_of("clipscore", scores, rows, matcher.name)]
     if rows.references is not None:
         texts = list(dict.fromkeys(r for refs in rows.references for r in refs))
-        vectors = dict(zip(texts, embed_captions(rows.matcher, texts), strict=True))
+        vectors = dict(zip(texts, embed_captions(matcher, texts), strict=True))
         references = [np.stack([vectors[r] for r in refs]) for refs in rows.references]
-        results.append(mean_of("ref_clipscore", ref_clipscore(scores, captions, references), rows, rows.matcher.name))
+        results.append(mean_of("ref_clipscore", ref_clipscore(scores, captions, references), rows, matcher.name))
     if len({*rows.ids}) == 1:  # among one, every caption finds its own
         return results
-    rank = ranks(rows.ids, rows.media, captions)
-    return results + [mean_of(f"recall@{k}", rank < k, rows, rows.matcher.name) for k in RECALLS]
+    rank = ranks(rows.ids, media, captions)
+    return results + [mean_of(f"recall@{k}", rank < k, rows, matcher.name) for k in RECALLS]
 
 
 def ranks(ids: list[str], media: np.ndarray, captions: np.ndarray) -> np.ndarray:

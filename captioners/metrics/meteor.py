@@ -14,8 +14,8 @@ from nltk.corpus import wordnet
 from nltk.stem.porter import PorterStemmer
 from nltk.translate.meteor_score import meteor_score
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
-from captioners.metrics.text import tokenize
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
+from captioners.words import tokenize
 
 
 class NoSynonyms:
@@ -50,6 +50,6 @@ def meteor(rows: CaptionSet) -> list[MetricResult]:
     tokens = cache(tokenize)
     scores = [
         meteor_score([tokens(r) for r in references], tokens(caption), stemmer=stems, wordnet=synonyms)
-        for caption, references in zip(rows.captions, rows.references, strict=True)
+        for caption, references in zip(rows.captions, needed(rows.references), strict=True)
     ]
     return [mean_of("meteor", scores, rows, f"nltk ({variant})")]

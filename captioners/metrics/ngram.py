@@ -14,7 +14,7 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from pycocoevalcap.rouge.rouge import Rouge
 
 from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
-from captioners.metrics.text import tokenize
+from captioners.words import tokenize
 
 ORDERS = (1, 2, 3, 4)
 TINY, SMALL = 1e-15, 1e-9  # as in pycocoevalcap: no match gives 0, never 0 / 0

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, MetricResult, metric
+from captioners.metrics.base import CaptionSet, MetricResult, metric, needed
 from captioners.metrics.object_words import mentions
-from captioners.metrics.text import tokenize
+from captioners.words import tokenize
 
 PERSON = "person"
 
@@ -43,7 +43,7 @@ def said_and_right(caption: str, objects: Sequence[str]) -> tuple[int, int]:
 def objects(rows: CaptionSet) -> list[MetricResult]:
     """Both shares; an item has no value where nothing was boxed, or nothing claimed."""
     results = []
-    pairs = list(zip(rows.captions, rows.objects, strict=True))
+    pairs = list(zip(rows.captions, needed(rows.objects), strict=True))
     named = [(int(names(caption, main)), 1) if (main := main_object(boxed)) else (0, 0) for caption, boxed in pairs]
     right = [said_and_right(caption, boxed)[::-1] for caption, boxed in pairs]
     for name, parts in (("objects_named", named), ("objects_right", right)):

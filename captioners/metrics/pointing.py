@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, MetricResult, Point, metric
+from captioners.metrics.base import CaptionSet, MetricResult, Point, metric, needed
 from captioners.metrics.object_words import mentions
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def points(found: Attribution, boxes: Mapping[str, Boxes]) -> list[Point]:
 @metric("points")
 def pointing(rows: CaptionSet) -> list[MetricResult]:
     """Means over words, not over pictures; an item has no value where no boxed object was named."""
-    sums = np.array([[*np.sum(some, axis=0), len(some)] if some else [0.0] * 4 for some in rows.points])  # (n, 4)
+    sums = np.array(
+        [[*np.sum(some, axis=0), len(some)] if some else [0.0] * 4 for some in needed(rows.points)]
+    )  # (n, 4)
     if not sums[:, 3].sum():
         return []
     results = []

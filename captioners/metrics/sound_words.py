@@ -11,8 +11,7 @@ import re
 VOICE = "speak spoke speech talk voice says said saying convers narrat monolog announc exclaim shout yell whisper"
 TUNE = (
     "music song melod tune orchestra band instrument sing sang beat rap guitar piano drum violin saxophone jazz blues "
-    "rock metal reggae "
-    "disco pop"
+    "rock metal reggae disco pop"
 )
 
 SOUND_WORDS = {

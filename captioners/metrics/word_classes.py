@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from captioners.metrics.base import CaptionSet, Gains, MetricResult, metric
+from captioners.metrics.base import CaptionSet, Gains, MetricResult, metric, needed
 from captioners.types import TokenTrace
 
 CLOSED_CLASSES = """a an the this that these those some any each every all both another other its his her their our my your
@@ -26,17 +26,16 @@ def word_gains(trace: Sequence[TokenTrace]) -> list[tuple[str, float]]:
     """(word, log p(word|input) − log p(word)) of each word; pieces of one word are put together, punctuation is
     dropped.
     """
-    words: list[list] = []
+    words: list[tuple[str, float]] = []
     for token in trace:
         piece = token.token
-        if not any(c.isalnum() for c in piece) or (
-            piece.startswith("<") and piece.endswith(">")
-        ):  # the end of the sentence is no word
+        special = piece.startswith("<") and piece.endswith(">")  # the end of the sentence is no word
+        if special or not any(c.isalnum() for c in piece):
             continue
         if not words or piece.startswith(" "):
-            words.append(["", 0.0])
-        words[-1][0] += piece
-        words[-1][1] += token.cond - token.uncond
+            words.append(("", 0.0))
+        text, gain = words[-1]
+        words[-1] = (text + piece, gain + (token.cond - token.uncond))
     cleaned = (("".join(c for c in text.lower() if c.isalnum()), gain) for text, gain in words)
     return [(text, gain) for text, gain in cleaned if text and np.isfinite(gain)]
 
@@ -55,7 +54,7 @@ def gains(rows: CaptionSet) -> list[MetricResult]:
     """The mean over all words of a class; nats."""
     results = []
     for kind in ("content", "function"):
-        sums = np.array([g[kind] for g in rows.gains], dtype=np.float64)  # (n, 2)
+        sums = np.array([g[kind] for g in needed(rows.gains)], dtype=np.float64)  # (n, 2)
         if sums[:, 1].sum():
             low, high = rows.resampler.of_sums(sums, lambda s: s[..., 0] / np.maximum(s[..., 1], 1))
             results.append(MetricResult(f"gain-{kind}", float(sums[:, 0].sum() / sums[:, 1].sum()), low, high))

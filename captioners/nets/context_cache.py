@@ -62,9 +62,8 @@ class MovingCache:
         self.units = [_column(length) for length in lengths]
         self.sizes = sizes * LAYERS / len(kept)
         self.delta = [torch.zeros_like(x) for pair in kept for x in pair]
-        self.lowest = torch.full_like(
-            sizes, torch.inf
-        )  # each row's lowest loss so far; there it was, and that way it went on:
+        # each row's lowest loss so far, where it was, and which way it went on
+        self.lowest = torch.full_like(sizes, torch.inf)
         self.place, self.way = self.delta, self.delta
 
     def scores(self) -> Tensor:

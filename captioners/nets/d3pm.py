@@ -61,8 +61,8 @@ class MaskReplaceDiffusion:
         keep_t, replace_t, mask_t = (_column(a, log_x0) for a in self._cumulative(t))
         hidden = (x_t == self.vocab)[..., None]
         at = x_t.clamp(max=self.vocab - 1)[..., None]
-        # each x0 weighs p(x0) / q(x_t | x0); that is γ̄_t under a mask, ᾱ_t + β̄_t where x0 is the word x_t, β̄_t
-        # elsewhere
+        # each x0 weighs p(x0) / q(x_t | x0);
+        # that is γ̄_t under a mask, ᾱ_t + β̄_t where x0 is the word x_t, β̄_t elsewhere
         weights = log_x0 - torch.where(hidden, mask_t, replace_t)
         here = log_x0.gather(-1, at) - torch.where(hidden, mask_t, torch.logaddexp(keep_t, replace_t))
         weights = weights.scatter(-1, at, here)

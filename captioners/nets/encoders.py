@@ -24,10 +24,8 @@ HOP = 256  # samples between two columns of the spectrogram: 16 ms
 FRAMES = 320  # columns of one window
 WINDOW = HOP * FRAMES  # samples of one window, 5.12 s; a longer clip is cut into windows, a shorter one zero-padded
 MELS = 64
-SEEN = {
-    "image": "whole",
-    "audio": "windows",
-}  # what an encoder is shown of an input; features that are kept on disk say so
+# what an encoder is shown of an input; features that are kept on disk say so
+SEEN = {"image": "whole", "audio": "windows"}
 FEATURE_DIM = 1280  # channels of an EfficientNet-Lite's last feature map
 STEM_STAGES = 4  # the first stages, which stay ImageNet's; their maps have twice the last map's rows and columns
 LITE0, LITE2 = "tf_efficientnet_lite0", "tf_efficientnet_lite2"

@@ -54,9 +54,8 @@ class MaskDenoiser(nn.Module):
         self.positions = nn.Parameter(torch.zeros(config.max_tokens, dim))
         self.times = nn.Embedding(config.steps + 1, dim)  # time 0 asks for the length
         kinds = {"image": (config.image_codes, config.image_cells), "audio": (config.audio_codes, config.audio_cells)}
-        self.codes = nn.ModuleDict(
-            {kind: nn.Embedding(codes + 1, dim) for kind, (codes, _) in kinds.items()}
-        )  # the last is [MASK]
+        # the last code of each kind is [MASK]
+        self.codes = nn.ModuleDict({kind: nn.Embedding(codes + 1, dim) for kind, (codes, _) in kinds.items()})
         self.cells = nn.ParameterDict({kind: torch.zeros(cells, dim) for kind, (_, cells) in kinds.items()})
         self.context_norm = nn.LayerNorm(dim)
         plain = [Block(dim, config.heads, dropout=config.dropout) for _ in range(config.text_layers)]

@@ -86,9 +86,8 @@ class TextTower(nn.Module):
         """x (b, t, dim): rows of the token embedding or mixtures of them; mask (b, t), True where there is a token."""
         if self.training:
             mask = mask & (torch.rand_like(mask, dtype=torch.float) >= self.word_dropout)
-        mask = (
-            mask | F.one_hot(torch.zeros_like(mask[:, 0], dtype=torch.long), mask.shape[1]).bool()
-        )  # an empty caption
+        # an empty caption is pooled over its first position
+        mask = mask | F.one_hot(torch.zeros_like(mask[:, 0], dtype=torch.long), mask.shape[1]).bool()
         x = self.drop(x + self.positions[: x.shape[1]])
         for block in self.blocks:
             x, _ = block(x, mask=mask[:, None, None])

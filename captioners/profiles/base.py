@@ -63,9 +63,8 @@ class Profile:
     name: str
     models: MethodModels  # what methods are handed
     judges: Judges
-    models_by_method: Mapping[str, MethodModels] = field(
-        default_factory=dict
-    )  # method id → models of its own, where vocabularies differ
+    # method id → models of its own, where vocabularies differ
+    models_by_method: Mapping[str, MethodModels] = field(default_factory=dict)
     status: Callable[[], str] = lambda: ""  # what is being loaded right now, in words
     load: Callable[[], None] = lambda: None  # reads all that methods use, which otherwise is read when first used
     slow: tuple[str, ...] = ()  # methods that nobody should wait for who did not ask

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +36,7 @@ from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile, ProfileError
 from captioners.profiles.features import Encode, FeatureStore
 from captioners.profiles.store import MissingPart, file_hash, find_part, load_into, read_config, read_metrics
+from captioners.recently_used import RecentlyUsed
 from captioners.resources import WEIGHTS
 from captioners.run_record import record_weights
 from captioners.text import CaptionTokenizer
@@ -80,7 +80,7 @@ class Encoder:
 
     def __init__(self, loader: PartLoader, image: str = "image-encoder", audio: str = "audio-encoder"):
         self.loader, self.parts = loader, {"image": image, "audio": audio}
-        self.known: OrderedDict[str, Tensor] = OrderedDict()
+        self.known: RecentlyUsed[str, Tensor] = RecentlyUsed(CACHED_MEDIA)
         self.disk: FeatureStore | None = None
         self.lock = threading.RLock()
 
@@ -88,7 +88,8 @@ class Encoder:
     def grids(self, media: Sequence[Media]) -> list[Tensor]:
         """(cells, c) of each. Kinds may be mixed."""
         with self.lock:
-            new = {m.hash: m for m in media if m.hash not in self.known}
+            grids = {m.hash: grid for m in media if (grid := self.known.get(m.hash)) is not None}
+            new = {m.hash: m for m in media if m.hash not in grids}
             encoders: dict[Modality, Encode] = {"image": self._images, "audio": self._sounds}
             for kind, encode in encoders.items():
                 some = [m for m in new.values() if m.kind == kind]
@@ -98,14 +99,11 @@ class Encoder:
                     )
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
-                    self.known.update(zip((m.hash for m in chunk), encode(chunk), strict=True))
-            found = [self.known[m.hash] for m in media]
+                    grids |= zip((m.hash for m in chunk), encode(chunk), strict=True)
             for m in media:
-                self.known.move_to_end(m.hash)
+                self.known.keep(m.hash, grids[m.hash])
                 record_weights(self.parts[m.kind], self.loader.hash(self.parts[m.kind]))
-            while len(self.known) > CACHED_MEDIA:
-                self.known.popitem(last=False)
-            return found
+            return [grids[m.hash] for m in media]
 
     def net(self, kind: Modality) -> Any:
         """What encodes this kind of media."""

@@ -31,9 +31,8 @@ class FeatureStore:
             new = [m for m in media if not paths[m.hash].exists()]
             made = dict(zip((m.hash for m in new), encode(new), strict=True)) if new else {}
             for name, grid in made.items():
-                partial = paths[name].with_suffix(
-                    f".{os.getpid()}.partial"
-                )  # another process may be writing the same one
+                # another process may be writing the same one
+                partial = paths[name].with_suffix(f".{os.getpid()}.partial")
                 with partial.open("wb") as file:
                     np.save(file, grid.cpu().numpy())
                 partial.replace(paths[name])

@@ -15,10 +15,8 @@ Line = tuple[str, float, float | None, float | None]  # label, value, low, high
 LETTER, FIELD, RIGHT, ROW, TOP = 7, 220, 66, 24, 6  # pixels: of a letter, of the plot, beside, of a line, above
 NOTE = (
     "Strengths are Bradley–Terry log-odds (ties by Davidson's model) with mean 0; their intervals, and the judges', "
-    "come from resampling "
-    "inputs and raters. Win rates leave ties out and have Wilson intervals, which take votes for independent. All "
-    "intervals are 95 %. "
-    "Krippendorff's α is 1 when raters agree, 0 at chance."
+    "come from resampling inputs and raters. Win rates leave ties out and have Wilson intervals, which take votes for "
+    "independent. All intervals are 95 %. Krippendorff's α is 1 when raters agree, 0 at chance."
 )
 
 
@@ -75,9 +73,8 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
     """
     ends = [end for _, value, low, high in lines for end in (value, low, high) if end is not None]
     low, high = (0.0, 1.0) if percent else (min([middle - 0.5, *ends]), max([middle + 0.5, *ends]))
-    start = 20 + LETTER * max(
-        (len(label) for label, *_ in lines), default=0
-    )  # the plot begins right of the longest label
+    # the plot begins right of the longest label
+    start = 20 + LETTER * max((len(label) for label, *_ in lines), default=0)
     width, height = start + FIELD + RIGHT, TOP + ROW * len(lines) + 24
 
     def x(value: float) -> float:

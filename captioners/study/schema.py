@@ -49,15 +49,15 @@ def migrate(database: Database) -> None:
     """Bring the tables to the version that this code knows."""
     with database.transaction() as execute:
         execute(
-            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied DOUBLE PRECISION NOT "
-            "NULL)",
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, "
+            "applied DOUBLE PRECISION NOT NULL)",
             {},
         )
         ((version,),) = execute("SELECT COALESCE(MAX(version), 0) FROM schema_version", {})
         if version > len(MIGRATIONS):
             raise CaptionLabError(
-                f"This store is of version {version}, this program knows up to {len(MIGRATIONS)}: use a newer Caption "
-                "Lab."
+                f"This store is of version {version}, "
+                f"this program knows up to {len(MIGRATIONS)}: use a newer Caption Lab."
             )
         for number, statements in enumerate(MIGRATIONS[version:], version + 1):
             for statement in statements:

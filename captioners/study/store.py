@@ -204,9 +204,9 @@ class Store:
         with self.database.transaction() as execute:
             cast = _count(execute, "ballot WHERE study = :study AND rater = :rater AND " + CAST, whose)
             execute(
-                "UPDATE pair SET shown = shown - 1, swapped = swapped - (SELECT swapped FROM ballot WHERE ballot.study "
-                "= pair.study"
-                " AND ballot.pair = pair.number AND ballot.rater = :rater)"
+                "UPDATE pair SET shown = shown - 1, swapped = swapped - ("
+                "SELECT swapped FROM ballot"
+                " WHERE ballot.study = pair.study AND ballot.pair = pair.number AND ballot.rater = :rater)"
                 " WHERE study = :study AND number IN (SELECT pair FROM ballot WHERE study = :study AND rater = :rater)",
                 whose,
             )
@@ -244,8 +244,8 @@ class Store:
                 )
             for question, answer in answers.items():
                 execute(
-                    "INSERT INTO vote VALUES (:study, :rater, :position, :question, :answer, :now) ON CONFLICT DO "
-                    "NOTHING",
+                    "INSERT INTO vote VALUES (:study, :rater, :position, :question, :answer, :now)"
+                    " ON CONFLICT DO NOTHING",
                     {**where, "question": question, "answer": answer, "now": now},
                 )
             return _open_ballot(execute, study, rater)
@@ -255,14 +255,13 @@ class Store:
         with self.database.transaction() as execute:
             raters = execute("SELECT id FROM rater WHERE study = :study ORDER BY joined, id", {"study": study})
             rows = execute(
-                "SELECT vote.rater, pair.number, item, system_a, system_b, caption_a, caption_b, scores_a, scores_b, "
-                "is_check,"
-                " question, answer, ballot.swapped, cast_at - shown_at FROM vote"
-                " JOIN ballot ON ballot.study = vote.study AND ballot.rater = vote.rater AND ballot.position = "
-                "vote.position"
+                "SELECT vote.rater, pair.number, item, system_a, system_b, caption_a, caption_b, scores_a, scores_b,"
+                " is_check, question, answer, ballot.swapped, cast_at - shown_at FROM vote"
+                " JOIN ballot ON ballot.study = vote.study AND ballot.rater = vote.rater"
+                " AND ballot.position = vote.position"
                 " JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
-                " WHERE vote.study = :study AND (vote.rater = :rater OR :everyone = 1) ORDER BY vote.rater, "
-                "vote.position, question",
+                " WHERE vote.study = :study AND (vote.rater = :rater OR :everyone = 1)"
+                " ORDER BY vote.rater, vote.position, question",
                 {"study": study, "rater": rater or "", "everyone": int(rater is None)},
             )
         numbers = {id: number for number, (id,) in enumerate(raters, 1)}
@@ -275,17 +274,14 @@ class Store:
 
 
 VOTED = (
-    "SELECT 1 FROM vote WHERE vote.study "
-    "= ballot.study "
-    "AND vote.rater = ballot.rater "
-    "AND vote.position = "
-    "ballot.position"
+    "SELECT 1 FROM vote"
+    " WHERE vote.study = ballot.study AND vote.rater = ballot.rater AND vote.position = ballot.position"
 )
 CAST = f"EXISTS ({VOTED})"
 CAST_LATELY = f"EXISTS ({VOTED} AND cast_at > :since)"
 
-# The pair that the fewest people were given; among those, the input and then the comparison that this rater has met
-# least.
+# The pair that the fewest people were given; among those, the input and then the comparison that this rater has
+# met least.
 NEXT_PAIR = """
 WITH met AS (
     SELECT pair.number, item, system_a, system_b, is_check FROM ballot
@@ -323,8 +319,8 @@ def _open_ballot(execute: Execute, study: Study, rater: str) -> Ballot | None:
 
 def _read_ballot(execute: Execute, study: Study, rater: str, position: int) -> Ballot:
     found = execute(
-        "SELECT item, kind, caption_a, caption_b, ballot.swapped, is_check, system_a, system_b, scores_a, scores_b "
-        "FROM ballot"
+        "SELECT item, kind, caption_a, caption_b, ballot.swapped, is_check, system_a, system_b, scores_a, scores_b"
+        " FROM ballot"
         " JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
         " JOIN item ON item.study = pair.study AND item.name = pair.item"
         " WHERE ballot.study = :study AND rater = :rater AND position = :position",
@@ -342,8 +338,8 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
     """A new ballot for this rater; its position, or None when nothing is left of his share."""
     whose = {"study": study.id, "rater": rater}
     ((position, checks),) = execute(
-        "SELECT COUNT(*), COALESCE(SUM(is_check), 0) FROM ballot JOIN pair ON pair.study = ballot.study AND "
-        "pair.number = ballot.pair"
+        "SELECT COUNT(*), COALESCE(SUM(is_check), 0) FROM ballot"
+        " JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
         " WHERE ballot.study = :study AND rater = :rater",
         whose,
     )
@@ -354,9 +350,8 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
         return None
     check = is_check_position(study.id, rater, position, study.design.check_every)
     ((number, shown, swapped),) = (execute(NEXT_PAIR, {**whose, "is_check": 1}) if check else []) or pair
-    swap = (
-        secrets.randbelow(2) if 2 * swapped == shown else int(2 * swapped < shown)
-    )  # sides stay balanced for every pair
+    # sides stay balanced for every pair
+    swap = secrets.randbelow(2) if 2 * swapped == shown else int(2 * swapped < shown)
     values = {**whose, "position": position, "pair": number, "swap": swap, "now": time.time()}
     execute("INSERT INTO ballot VALUES (:study, :rater, :position, :pair, :swap, :now)", values)
     execute(

@@ -27,32 +27,10 @@ from captioners.training.loop import fit
 
 PCA_PICTURES = 1500
 SHORT_WORDS = 2  # letters: shorter words and those below are of no picture in particular
-COMMON = frozenset(
-    [
-        "the",
-        "and",
-        "with",
-        "are",
-        "his",
-        "her",
-        "its",
-        "has",
-        "that",
-        "their",
-        "while",
-        "from",
-        "for",
-        "there",
-        "this",
-        "being",
-        "one",
-        "some",
-        "they",
-        "who",
-        "which",
-        "these",
-    ]
+COMMON_WORDS = (
+    "the and with are his her its has that their while from for there this being one some they who which these"
 )
+COMMON = frozenset(COMMON_WORDS.split())
 
 
 @dataclass(frozen=True)

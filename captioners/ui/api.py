@@ -18,11 +18,8 @@ from captioners.ui.runtime.studio import Studio
 MEDIA = "media: The file to caption: a picture or a sound clip."
 FORCED = 'forced: Tokens that are fixed, as {"position": "token"}; positions count from 0.'
 RETURNS = (
-    '{"results": [...]}, one for each '
-    "method: caption, candidates, "
-    "scores, trace, seconds, settings, "
-    "seed, "
-    "profile, weights."
+    '{"results": [...]}, one for each method: '
+    "caption, candidates, scores, trace, seconds, settings, seed, profile, weights."
 )
 
 
@@ -57,10 +54,8 @@ def _endpoint(studio: Studio, name: str, words: str, which: Any, described: str,
     file = gr.File(label="media", visible=False)
     fields = [_field(c) for c in controls.values()]
     forced = gr.JSON(label="forced", visible=False)
-    forced.api_info = lambda: {
-        "type": "object",
-        "additionalProperties": {"type": "string"},
-    }  # Gradio's own is no valid schema for MCP
+    # Gradio's own is no valid schema for MCP
+    forced.api_info = lambda: {"type": "object", "additionalProperties": {"type": "string"}}
     answer = gr.JSON(label="results", visible=False)
     function = _function(studio, described.partition(":")[0], list(controls))
     lines = [

@@ -25,12 +25,8 @@ ABOUT = {
     "embedded": "small models trained on twenty thousand everyday photographs and some sixty kinds of sound",
     "hub": "pretrained models from the Hugging Face Hub; the first caption waits until they are there",
     "hub-small": (
-        "pretrained models from the "
-        "Hugging Face Hub that a "
-        "laptop can hold; the "
-        "first caption waits "
-        "until "
-        "they are there"
+        "pretrained models from the Hugging Face Hub that a laptop can hold; "
+        "the first caption waits until they are there"
     ),
 }
 

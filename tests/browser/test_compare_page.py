@@ -105,9 +105,8 @@ def test_a_broken_file_is_told_of_in_one_sentence(visit, tmp_path):
     page.get_by_label("Remove Image").click()
     page.locator("#cl-picture input[type=file]").set_input_files(broken)
     page.get_by_text("This is not a picture or a sound that can be read").first.wait_for()
-    page.wait_for_selector(
-        "#cl-picture input[type=file]", state="attached"
-    )  # the file is gone, and there is room for another
+    # the file is gone, and there is room for another
+    page.wait_for_selector("#cl-picture input[type=file]", state="attached")
     page.wait_for_selector("#cl-picture img", state="detached")
     assert "Traceback" not in page.content()
 
@@ -220,9 +219,7 @@ def test_the_steps_of_a_denoised_caption_are_walked_by_keyboard(visit):
     assert card.locator(".heatmaplayer image, .heatmaplayer .hm").first.is_visible()
     slider = card.get_by_label("Step", exact=True)
     states = (
-        "tokens => tokens.map(t => "
-        "[...t.classList].find(c "
-        "=> ['cl-masked', 'cl-draft', "
+        "tokens => tokens.map(t => [...t.classList].find(c => ['cl-masked', 'cl-draft', "
         "'cl-final'].includes(c)).slice(3))"
     )
     assert card.locator(".cl-replay p .cl-token").evaluate_all(states) == ["final"] * 6
@@ -251,9 +248,8 @@ def test_dragging_the_guidance_slider_shows_what_was_decoded_ahead(visit):
     page.wait_for_timeout(3000)  # for the ladder, which waits until nobody is at work
     before = Typist.runs
     slider = page.get_by_label("range slider for Guidance scale γ")
-    slider.evaluate(
-        "s => { s.value = 4.5; s.dispatchEvent(new Event('input', {bubbles: true})); }"
-    )  # held, not released
+    # held, not released
+    slider.evaluate("s => { s.value = 4.5; s.dispatchEvent(new Event('input', {bubbles: true})); }")
     wait_for_caption(page, "typist", "a picture at 4.5 of many")
     assert Typist.runs == before
 

@@ -346,9 +346,8 @@ def test_objects_of_a_data_set_are_measured(pictures):
     assert read_dataset(pictures)[0].boxes == {"dog": ((0.1, 0.2, 0.3, 0.4),)}
     report = evaluate_folder(profile(), pictures, ["echo"])
     assert {"objects_named", "low"} <= {*report["runs"][0]["metrics"], *report["runs"][0]["metrics"]["objects_named"]}
-    assert report["people"]["metrics"]["objects_named"]["mean"] == pytest.approx(
-        1 / 4
-    )  # only the first picture's people say "dog"
+    # only the first picture's people say "dog"
+    assert report["people"]["metrics"]["objects_named"]["mean"] == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize(
@@ -424,9 +423,8 @@ def test_the_pointing_game_is_played_where_there_are_boxes(pictures, monkeypatch
     assert run["metrics"]["pointing"]["mean"] == pytest.approx(2 / 3)
     assert run["metrics"]["pointing_chance"]["mean"] == pytest.approx((0.15 + 0.25 + 1) / 3, abs=0.01)
     assert run["items"][3]["scores"]["pointing"] is None
-    (again,) = evaluate_folder(profile(), pictures, pointing=True, journal=journal)[
-        "runs"
-    ]  # from what the first one kept
+    # from what the first one kept
+    (again,) = evaluate_folder(profile(), pictures, pointing=True, journal=journal)["runs"]
     assert again["metrics"] == run["metrics"]
 
 

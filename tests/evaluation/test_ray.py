@@ -29,9 +29,8 @@ def test_two_workers_one_of_them_killed_give_the_same_numbers(tmp_path, draw, em
             os.kill(engine.pids[0], signal.SIGKILL)
 
     report = evaluate_folder(embedded, tmp_path, ["cfg"], batch_size=2, engine=engine, progress=kill_one)
-    plain = evaluate_folder(
-        load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2
-    )  # a new one: it has seen none of the pictures
+    # a new one: it has seen none of the pictures
+    plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=2)
     assert killed
     assert len({*engine.pids}) == 2
     for run in (*report["runs"], *plain["runs"]):

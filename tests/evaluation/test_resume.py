@@ -149,8 +149,7 @@ def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw,
     assert main(command) == 0
     assert "Going on with" in capsys.readouterr().err
     assert not journal.exists()
-    plain = evaluate_folder(
-        load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1
-    )  # a new one: it has seen none of the pictures
+    # a new one: it has seen none of the pictures
+    plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1)
     assert timeless(json.loads(out.read_text())) == timeless(json.loads(json.dumps(plain)))
     assert len(list((tmp_path / "features").rglob("*.npy"))) == 12

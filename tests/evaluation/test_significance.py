@@ -34,9 +34,8 @@ def test_wilcoxons_statistic_is_that_of_his_own_example():
     assert ranks[ranks < 0].sum() == -24
     assert abs(ranks).sum() == 120
     assert sign_flip(ranks, flips=100_000) == pytest.approx(0.0413, abs=5e-4)
-    assert sign_flip(darwin, flips=100_000) == pytest.approx(
-        0.0529, abs=5e-4
-    )  # Fisher, 1935: 1726 of 32768 arrangements
+    # Fisher, 1935: 1726 of 32768 arrangements
+    assert sign_flip(darwin, flips=100_000) == pytest.approx(0.0529, abs=5e-4)
     assert sign_test(13, 2) == pytest.approx(0.0074, abs=5e-5)
 
 

@@ -123,11 +123,7 @@ def test_an_unknown_kind_is_refused():
 
 def test_importing_the_package_does_not_import_torch():
     code = (
-        "import sys, captioners.media; "
-        "sys.exit(any(m "
-        "in sys.modules "
-        "for m in ('torch', 'torchaudio', "
-        "'av', "
+        "import sys, captioners.media; sys.exit(any(m in sys.modules for m in ('torch', 'torchaudio', 'av', "
         "'soundfile')))"
     )
     root = Path(__file__).parents[2]

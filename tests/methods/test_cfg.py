@@ -71,9 +71,8 @@ def teacher_forced(cfg, media, result: Result) -> dict[str, torch.Tensor]:
         prompt = [t for c in captions for t in (start, *tokenizer.encode(c), tokenizer.eos)]
         found["lm"] = lm(torch.tensor([[*prompt, start, *tokens[:-1]]]))[0][0, len(prompt) :].log_softmax(-1)
     if settings["alpha"] is None and settings["beta"] is None:
-        scores = (
-            scale * (found["cond"] - found["uncond"]) + found["uncond"]
-        )  # as transformers' logits processor writes it
+        # as transformers' logits processor writes it
+        scores = scale * (found["cond"] - found["uncond"]) + found["uncond"]
     else:
         scores = settings["alpha"] * found["cond"] - settings["beta"] * found["uncond"]
     scores = scores + weight * found["lm"] if weight else scores
@@ -276,9 +275,8 @@ def test_candidates_are_ranked_by_the_ranker(cfg, media):
     ranker = cfg.models.ranker(media.kind)
     scores = (ranker.embed_text([c.caption for c in result.candidates]) @ ranker.embed_media([media])[0]).tolist()
     assert [c.score for c in result.candidates] == pytest.approx(scores, abs=1e-4)
-    assert scores == pytest.approx(
-        sorted(scores, reverse=True), abs=1e-6
-    )  # the same words in another row differ by a last bit
+    # the same words in another row differ by a last bit
+    assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-6)
     assert result.caption == result.candidates[0].caption
     assert cfg.models.tokenizer.decode(tokens_of(result, cfg.models.tokenizer)) == result.caption
     assert result.candidates[0].logprob == pytest.approx(sum(entry.guided for entry in result.trace), abs=1e-3)

@@ -12,7 +12,7 @@ import torch
 
 from captioners import registry
 from captioners.lab import Lab
-from captioners.methods.classifier import GuidanceLoss, SteeredCaption
+from captioners.methods.guidance_loss import GuidanceLoss, SteeredCaption
 from captioners.methods.text_scorer import TextScorer
 from captioners.nets.context_cache import ContextCache
 from captioners.nets.language_model import CausalLM, CausalLMConfig

@@ -247,10 +247,8 @@ def test_with_guidance_off_one_branch_is_decoded(method, picture, monkeypatch):
     method.caption_batch(
         [picture] * 3, [method.spec.settings(guidance="cfg", guidance_scale=s, num_steps=5) for s in (1, 2, 1)]
     )
-    assert rows == [4] * 5 + [
-        5,
-        5,
-    ]  # three rows and one second branch; then one pass over five states for each that had none
+    # three rows and one second branch; then one pass over five states for each that had none
+    assert rows == [4] * 5 + [5, 5]
 
 
 def test_candidates_are_ranked_by_the_ranker(method, media):

@@ -12,7 +12,6 @@ from fakes import HashMatcher, small_models
 from captioners import guidance, registry
 from captioners.decoding import agreement, diversity, generator
 from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion, _less_sure_twins
-from captioners.metrics.text import count_words
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.rounding import TokenKinds, best_sequences
@@ -20,6 +19,7 @@ from captioners.nets.schedules import SCHEDULES, alpha_bars, betas
 from captioners.resources import WEIGHTS
 from captioners.training.prefix_denoiser import parameters_against_clipcap, warm_start
 from captioners.types import SettingsError, to_json
+from captioners.words import count_words
 
 
 def restless(vocab: int) -> PrefixDenoiser:
@@ -469,9 +469,8 @@ def test_a_warm_start_keeps_the_decoders_words_and_layers():
     warm_start(net, decoder)
     tokens = decoder.tokens.weight - decoder.tokens.weight.mean(0)
     like = torch.nn.functional.normalize(tokens, dim=1)
-    assert torch.allclose(
-        net.table() @ net.table().T / 48, like @ like.T, atol=1e-4
-    )  # all components kept: all angles kept
+    # all components kept: all angles kept
+    assert torch.allclose(net.table() @ net.table().T / 48, like @ like.T, atol=1e-4)
     assert torch.equal(net.blocks[3].mlp[0].weight, decoder.blocks[3].mlp[0].weight)
 
 

@@ -10,13 +10,14 @@ import torch
 from fakes import HashMatcher, unit
 from pycocoevalcap.cider.cider import Cider
 
+from captioners.decoding import diversity
 from captioners.metrics.base import CaptionSet, measure
 from captioners.metrics.bootstrap import Resampler, jackknife
 from captioners.metrics.diversity import self_bleu
 from captioners.metrics.matching import ranks
-from captioners.metrics.text import count_words, tokenize
 from captioners.metrics.word_classes import gains_by_class, word_gains
 from captioners.types import TokenTrace
+from captioners.words import count_words, tokenize
 
 SETS = [
     ["a dog runs in the snow", "a black dog is running"],
@@ -245,11 +246,7 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 def test_text_metrics_do_not_import_torch():
     code = (
-        "import sys; from captioners.metrics.base "
-        "import CaptionSet, "
-        "measure; measure(CaptionSet(['x', "
-        "'y'], "
-        "['a', "
+        "import sys; from captioners.metrics.base import CaptionSet, measure; measure(CaptionSet(['x', 'y'], ['a', "
         "'b'], [['a'], ['b']]))"
     )
     subprocess.run([sys.executable, "-c", code + "; assert 'torch' not in sys.modules"], check=True)
@@ -269,6 +266,14 @@ def test_candidates_of_one_input_are_as_varied_as_their_pairs_of_words():
     assert results["candidates-dist-2"].items == pytest.approx([3 / 9, 6 / 9])
     assert results["self-bleu"].items[0] == pytest.approx(1, abs=1e-6)
     assert results["self-bleu"].items[1] < 0.8
+
+
+def test_a_result_counts_the_variety_of_its_candidates_as_the_metrics_do():
+    captions = ["A man's dog, running.", "a man's dog running", "a well-kept lawn"]
+    measured, told = measure(CaptionSet(["one"], captions[:1], candidates=[captions])), diversity(captions)
+    assert told["distinct"] == measured["candidates-distinct"].mean == pytest.approx(2 / 3)
+    assert told["dist-2"] == measured["candidates-dist-2"].mean == pytest.approx(6 / 10)
+    assert told["dist-1"] == pytest.approx(7 / 13)
 
 
 def trace(*tokens: tuple[str, float, float]) -> list[TokenTrace]:

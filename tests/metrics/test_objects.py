@@ -82,9 +82,8 @@ def test_shares_are_over_pictures_with_objects_and_over_all_objects_said():
     boxed = [("dog", "person"), ("cat",), (), ("bus",)]
     captions = ["a dog and a horse and a man", "a cat", "a tree", "a red thing"]
     results = measure(CaptionSet(list("abcd"), captions, objects=boxed))
-    assert results["objects_named"].mean == pytest.approx(
-        2 / 3
-    )  # dog, cat, not the bus; nothing was boxed in the third
+    # dog, cat, not the bus; nothing was boxed in the third
+    assert results["objects_named"].mean == pytest.approx(2 / 3)
     assert results["objects_right"].mean == pytest.approx(3 / 4)  # dog, man, cat, but no horse
     assert results["objects_named"].low <= 2 / 3 <= results["objects_named"].high
     assert np.isnan(results["objects_right"].items[2:]).all()

@@ -240,9 +240,8 @@ def test_the_same_media_is_encoded_once(remembering):
 
 
 def test_the_cache_is_bounded_and_forgets_the_least_recent(remembering):
-    found = remembering.grids(
-        [shade(level) for level in range(0, 200, 10)]
-    )  # more than it keeps, and all are given back
+    # more than it keeps, and all are given back
+    found = remembering.grids([shade(level) for level in range(0, 200, 10)])
     torch.testing.assert_close(torch.stack(found)[:, 0, 0] * 255, torch.arange(0.0, 200, 10))
     assert len(remembering.known) == 3
     remembering.grids([shade(170)])

@@ -176,9 +176,8 @@ def test_training_masks_as_the_strategy_says(net):
     some = [Example("image", 1, [5, 6, 7], torch.randint(20, (6,))) for _ in range(64)]
     batches = [noisy_batch(net, some, rng) for _ in range(60)]
     hidden = torch.cat([(b.codes == 20).float().mean(1) for b in batches])
-    assert (hidden > 0).float().mean().item() == pytest.approx(
-        RECIPE.masked, abs=0.06
-    )  # a low rate may hide none of six cells
+    # a low rate may hide none of six cells
+    assert (hidden > 0).float().mean().item() == pytest.approx(RECIPE.masked, abs=0.06)
     assert (hidden == 1).float().mean().item() == pytest.approx(RECIPE.masked * RECIPE.removed, abs=0.05)
     assert set(torch.cat([b.t for b in batches]).tolist()) == set(range(1, 101))
     assert max((b.t.float().mean() - 50.5).abs().item() for b in batches) < 1  # spread evenly within every batch

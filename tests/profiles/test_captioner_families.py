@@ -171,9 +171,8 @@ def test_its_pieces_lead_back_to_their_tokens_and_a_caption_can_be_forked(named,
     media, method = media_of(named, request), registry.load("cfg", named.profile)
     settings = method.spec.settings(max_tokens=6)
     result, words = method.caption(media, settings), method.for_kind(media.kind).models.tokenizer
-    told = {
-        t.position: t.token for t in result.trace if t.token != EOS and words.token_id(t.token) is not None
-    }  # half a letter is not
+    # half a letter is not
+    told = {t.position: t.token for t in result.trace if t.token != EOS and words.token_id(t.token) is not None}
     again = method.caption(media, settings.replace(forced=told))
     assert [t.token for t in again.trace] == [t.token for t in result.trace]
     assert words.decode([*words.encode("a dog runs"), words.eos, *words.encode("birds")]) == "a dog runs"

@@ -247,9 +247,8 @@ def test_guided_by_gpt2_rows_do_not_disturb_each_other(coca, draw):
     again = coca.caption(
         media[3], settings[3].replace(decoding="greedy", forced={t.position: t.token for t in single[3].trace})
     )
-    assert [t.lm for t in batch[3].trace] == pytest.approx(
-        [t.lm for t in again.trace], abs=1e-3
-    )  # beams take their words along
+    # beams take their words along
+    assert [t.lm for t in batch[3].trace] == pytest.approx([t.lm for t in again.trace], abs=1e-3)
 
 
 # ------------------------------------------------------------------------------------------------------------ loading

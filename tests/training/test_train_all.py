@@ -26,8 +26,7 @@ SOUNDS = ("dog", "rain", "siren", "wind", "clapping")
 def caption(rng: random.Random) -> str:
     return (
         f"a {rng.choice(COLOURS)} {rng.choice(('cat', 'car', 'house', 'tree'))} "
-        f"{rng.choice(('in', 'near', 'behind'))} "
-        f"the {rng.choice(NAMES)}"
+        f"{rng.choice(('in', 'near', 'behind'))} the {rng.choice(NAMES)}"
     )
 
 

@@ -44,9 +44,8 @@ def test_the_preset_off_is_off_whatever_a_method_was_set_to():
     front = knobs.front_controls(registry.available())
     moved = knobs.presets(registry.available())["off"]
     for spec in registry.available():
-        own = {
-            c.name: c.choices[-1] if c.kind == "choice" else c.default for c in knobs.own_controls(spec)
-        }  # mcs-printed among them
+        # mcs-printed among them
+        own = {c.name: c.choices[-1] if c.kind == "choice" else c.default for c in knobs.own_controls(spec)}
         values = {name: c.default for name, c in front.items()} | moved
         pressed = knobs.gather(spec, values, tuple(moved), own | knobs.own_preset(spec, "off"), 0)
         assert pressed == spec.without_guidance(pressed)
@@ -109,9 +108,8 @@ def test_a_run_leaves_as_json_and_as_one_file(picture):
     made = result()
     data = json.loads(sharing.as_json((made, result("a pet")), None))
     assert (data["results"][0]["caption"], data["unguided"][0]["caption"]) == ("a <dog>", "a pet")
-    assert (
-        sharing.as_json(None, None) == sweep_json(None) == sweep_csv(None) == batch_csv([]) == ""
-    )  # nothing to save yet
+    # nothing to save yet
+    assert sharing.as_json(None, None) == sweep_json(None) == sweep_csv(None) == batch_csv([]) == ""
     page = sharing.as_html(picture, [(SPEC, made, result("a pet"))])
     assert "data:image/jpeg;base64," in page
     assert "<script" not in page

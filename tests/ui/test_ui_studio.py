@@ -18,7 +18,7 @@ from captioners.types import CaptionLabError, SettingsError, Spec
 from captioners.ui.components import examples, knobs
 from captioners.ui.components.card_controller import AHEAD_SECONDS, CardController
 from captioners.ui.runtime.model_threads import THREADS
-from captioners.ui.runtime.studio import Studio
+from captioners.ui.runtime.studio import CACHED_RESULTS, Studio
 from captioners.ui.tabs.batch import batch_csv, batch_jsonl, batch_table, caption_files, count_files
 from captioners.ui.tabs.sweep import Swept, spread, sweep_csv, sweep_figure, sweep_json, sweep_table
 
@@ -42,8 +42,9 @@ def test_what_is_known_is_not_decoded_again_and_the_rest_is_one_batch(studio, pi
     assert studio.known(picture, "echo", [fakes.Echo.spec.settings(seed=9)]) is None
 
 
-def test_the_store_is_bounded(studio, picture, monkeypatch):
-    monkeypatch.setattr("captioners.ui.runtime.studio.CACHED_RESULTS", 2)
+def test_the_store_is_bounded(studio, picture):
+    assert studio._kept.size == CACHED_RESULTS
+    studio._kept.size = 2
     studio.results(picture, "echo", [fakes.Echo.spec.settings(seed=s) for s in range(5)])
     assert len(studio._kept) == 2
 

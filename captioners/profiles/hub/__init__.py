@@ -21,13 +21,8 @@ from captioners.profiles.hub.method_models import (
 from captioners.profiles.hub.model_loader import Announce, ModelLoader, tell
 from captioners.profiles.hub.roles import Source, choose
 
-PICTURES = (
-    "captioner",
-    "language-model",
-    "image-ranker",
-    "image-judge",
-    "fluency-judge",
-)  # what captions of pictures may need
+# what captions of pictures may need
+PICTURES = ("captioner", "language-model", "image-ranker", "image-judge", "fluency-judge")
 
 
 def promise(sources: dict[str, Source]) -> str:
@@ -35,12 +30,8 @@ def promise(sources: dict[str, Source]) -> str:
     sizes = {role: 4 * sources[role].millions / 1000 for role in PICTURES}
     told = ", ".join(f"{role} {size:.1f}" for role, size in sizes.items())
     return (
-        f"Up to {sum(sizes.values()):.1f} "
-        "GB are fetched when "
-        f"first used ({told}); a "
-        "caption then takes a "
-        "few "
-        "seconds on a laptop."
+        f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({told}); "
+        "a caption then takes a few seconds on a laptop."
     )
 
 

@@ -43,9 +43,8 @@ class PictureCodes:
     @property
     def _pixels(self) -> int:
         size: int = self.net.config.sample_size
-        return (
-            SIDE if size == 32 and self.net.config.num_vq_embeddings > 1024 else size
-        )  # 32 is what configurations say that never set it
+        # 32 is what configurations say that never set it
+        return SIDE if size == 32 and self.net.config.num_vq_embeddings > 1024 else size
 
     @torch.no_grad()
     def __call__(self, media: list[Media]) -> list[Tensor]:

@@ -109,27 +109,18 @@ def _reason(role: str, source: Source, error: BaseException) -> str:
         status = getattr(getattr(cause, "response", None), "status_code", 0)
         if isinstance(cause, RevisionNotFoundError):
             return (
-                f"{source.id} has no revision "
-                f"{source.revision}: name "
-                f"one of {page}/commits/main for "
-                f"{role} with "
-                "--models FILE."
+                f"{source.id} has no revision {source.revision}: "
+                f"name one of {page}/commits/main for {role} with --models FILE."
             )
         if isinstance(cause, GatedRepoError):
             return (
-                f"{source.id} is given to "
-                "those alone who accept "
-                f"its terms: do so at {page}, "
-                "then run `hf "
-                "auth "
-                f"login` and {command}."
+                f"{source.id} is given to those alone who accept its terms: do so at {page}, "
+                f"then run `hf auth login` and {command}."
             )
         if isinstance(cause, RepositoryNotFoundError):
             return (
-                f"There is no {source.id} on the "
-                "hub, or it is private: "
-                f"check the name for {role}, or run `hf auth "
-                "login`."
+                f"There is no {source.id} on the hub, or it is private: "
+                f"check the name for {role}, or run `hf auth login`."
             )
         if status >= 500 or status == 429:
             return (
@@ -141,21 +132,13 @@ def _reason(role: str, source: Source, error: BaseException) -> str:
             )
     if constants.HF_HUB_OFFLINE:
         return (
-            f"{source.id} is not on this machine "
-            "and HF_HUB_OFFLINE "
-            "is set: unset it and "
-            f"run {command}, or "
-            f"{_instead(role)}"
+            f"{source.id} is not on this machine and HF_HUB_OFFLINE is set: "
+            f"unset it and run {command}, or {_instead(role)}"
         )
     REACH.lose()
     return (
-        f"{source.id} is not on this machine "
-        "and the hub cannot "
-        "be reached: check the "
-        "network and run "
-        f"{command}, "
-        "or "
-        f"{_instead(role)}"
+        f"{source.id} is not on this machine and the hub cannot be reached: "
+        f"check the network and run {command}, or {_instead(role)}"
     )
 
 

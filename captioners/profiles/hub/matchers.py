@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +19,7 @@ from captioners.media import load_media
 from captioners.nets.clip_text import embed_text
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
+from captioners.recently_used import RecentlyUsed
 from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
 
@@ -41,21 +41,21 @@ BATCH = 64
 
 
 class MediaCache:
-    """Vectors of media by their hash, the latest kept."""
+    """Vectors of media by their hash, those used last kept."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[str, Tensor] = OrderedDict()
+        self.known: RecentlyUsed[str, Tensor] = RecentlyUsed(CACHED_MEDIA)
 
     def get(self, media: list[Media], make: Callable[[list[Media]], Tensor]) -> Tensor:
         """One row for each; `make` is asked for those not known."""
-        new = list({m.hash: m for m in media if m.hash not in self.known}.values())
+        vectors = {m.hash: vector for m in media if (vector := self.known.get(m.hash)) is not None}
+        new = list({m.hash: m for m in media if m.hash not in vectors}.values())
         for start in range(0, len(new), BATCH):
             some = new[start : start + BATCH]
-            self.known.update(zip((m.hash for m in some), make(some), strict=True))
-        found = torch.stack([self.known[m.hash] for m in media])
-        while len(self.known) > CACHED_MEDIA:
-            self.known.popitem(last=False)
-        return found
+            vectors |= zip((m.hash for m in some), make(some), strict=True)
+        for m in media:
+            self.known.keep(m.hash, vectors[m.hash])
+        return torch.stack([vectors[m.hash] for m in media])
 
 
 class SkipWeightInit(TorchFunctionMode):

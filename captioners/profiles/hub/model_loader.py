@@ -44,9 +44,8 @@ class ModelLoader:
         self.half = half  # on a GPU; a training keeps full precision and leaves the rest to accelerate
         self.loaded: dict[str, Any] = {}
         self.names: dict[str, str] = {}  # role → what a Result calls its weights
-        self.locks = {
-            role: threading.RLock() for role in sources
-        }  # one each: whoever needs another model does not wait
+        # one each: whoever needs another model does not wait
+        self.locks = {role: threading.RLock() for role in sources}
         self.loading: dict[str, str] = {}  # role → what is said of it while it is on its way
 
     @property
@@ -124,11 +123,8 @@ class ModelLoader:
             else "choose --device cpu"
         )
         return (
-            "There is not enough memory "
-            f"for {source.id} "
-            f"({_size(role, source)}): "
-            f"{advice}, or use `--profile "
-            "embedded`."
+            f"There is not enough memory for {source.id} ({_size(role, source)}): "
+            f"{advice}, or use `--profile embedded`."
         )
 
 

@@ -40,8 +40,8 @@ class Source:
 
 
 WHOLE = ("language-model", "fluency-judge", "codes")  # in full precision on a GPU too
-# the first of each role is what it is without being told otherwise; the others are what may be chosen instead, larger
-# ones first
+# the first of each role is what it is without being told otherwise;
+# the others are what may be chosen instead, larger ones first
 ROLES: dict[str, tuple[Source, ...]] = {
     "captioner": (
         Source(
@@ -196,8 +196,8 @@ ROLES: dict[str, tuple[Source, ...]] = {
     ),
     # may be named; without one the embedded captioner describes sound
     "audio-captioner": (),
-    # what nobody has published: the output of our own training, a folder or a file; without one the embedded weights
-    # play
+    # what nobody has published: the output of our own training, a folder or a file;
+    # without one the embedded weights play
     "audibility": (),
     "visibility": (),
     "mc-diffusion": (),
@@ -228,9 +228,10 @@ CLASSIFIER_BASE = Source(
     licence="Apache-2.0",
 )
 CAPTIONERS = ("captioner", "audio-captioner")  # whose family is told by what the folder holds
+# our training's part → the role it plays
 TRAINED = {"cfg": "captioner", "audibility": "audibility", "visibility": "visibility"} | {
     part: part for part in ("mc-diffusion", "prefix-diffusion")
-}  # our training's part → the role it plays
+}
 FAMILIES = {
     "audio-captioner": "any",
     "audibility": "transformers",

@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from captioners.contract import Tokenizer
-from captioners.text import EOS, UNFINISHED, clean
+from captioners.text import EOS, UNFINISHED, clean, right_padded
 
 
 class Vocabulary(Tokenizer):
@@ -37,10 +36,7 @@ class Vocabulary(Tokenizer):
 
     def batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Rows of ids → (b, t) padded to the longest."""
-        out = torch.full((len(rows), max([1, *map(len, rows)])), self.pad, dtype=torch.long)
-        for i, row in enumerate(rows):
-            out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-        return out
+        return right_padded(rows, self.pad)
 
     def _spoken(self, ids: Sequence[int]) -> list[int]:
         """Without the end, what stands behind it, and every other special token."""
@@ -160,10 +156,8 @@ class WordPieceVocabulary(Vocabulary):
     """BERT's: a piece that begins no word is marked, and shown without a space before it."""
 
     def __init__(self, tokenizer: Any, start: int, end: int, size: int):
-        self.tokenizer, self.size = (
-            tokenizer,
-            size,
-        )  # transformers' BertTokenizerFast, and how many tokens the model knows
+        # transformers' BertTokenizerFast, and how many tokens the model knows
+        self.tokenizer, self.size = (tokenizer, size)
         self.bos, self.eos, self.pad = start, end, tokenizer.pad_token_id
         self.special_ids = tuple(dict.fromkeys((end, start, *tokenizer.all_special_ids, *range(len(tokenizer), size))))
 

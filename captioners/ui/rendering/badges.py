@@ -62,36 +62,30 @@ SHARES = {  # score → its badge, and what it means
     ),
     "visibility": (
         "visible",
-        "How sure the guide is, from 0 to 1, that the caption tells of something to be seen: its own word, not a "
-        "judge's.",
+        "How sure the guide is, from 0 to 1, that the caption tells of something to be seen: "
+        "its own word, not a judge's.",
     ),
 }
 
 
 def _clipscore(value: float, calibration: Calibration | None) -> str:
     words = (
-        "How well the caption fits the "
-        "input: 2.5 · max(cosine, "
-        "0), from 0 to 2.5. The "
-        "judge takes no part "
-        "in any "
-        "method."
+        "How well the caption fits the input: 2.5 · max(cosine, 0), from 0 to 2.5. "
+        "The judge takes no part in any method."
     )
     if calibration is None:
         return words
     place = calibration.place(value)
     return (
         f"{words} Captions of other inputs score {calibration.random:.2f} on average, people's captions "
-        f"{calibration.human:.2f}: "
-        f"this one stands {number(100 * place, '.0f')} % of the way."
+        f"{calibration.human:.2f}: this one stands {number(100 * place, '.0f')} % of the way."
     )
 
 
 def _fluency(people: float | None) -> str:
     words = (
         "Perplexity: how surprised a language model is by each word of the caption. From 1, fully expected, upwards; "
-        "lower reads "
-        "more fluently. The judge takes no part in any method."
+        "lower reads more fluently. The judge takes no part in any method."
     )
     return (
         words

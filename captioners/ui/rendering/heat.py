@@ -21,11 +21,8 @@ from captioners.ui.rendering.markup import number
 from captioners.ui.rendering.masks import data_uri
 
 ORANGE = (230, 97, 1)
-VEIL, GLOW, LIT = (
-    0.66,
-    0.25,
-    0.6,
-)  # opacity: of the dark over a picture, of the orange on its lit cells, of the orange on a sound
+# opacity: of the dark over a picture, of the orange on its lit cells, of the orange on a sound
+VEIL, GLOW, LIT = (0.66, 0.25, 0.6)
 FINE = 6  # pixels a side of a cell, as drawn
 FAINT = 0.35  # of the strongest support in a caption: a word whose own is weaker is drawn as faint as it is
 LEAST = 0.02  # nats: less than this is nothing
@@ -91,11 +88,8 @@ def where_html(method: str, media: Media, result: Result) -> str:
     height, width = media.data.shape[:2] if media.kind == "image" else (1, 4)
     style = f"--picture: url({_behind(media)}); --shape: {width} / {height}"
     told = (
-        "Bright is where the word comes "
-        "from: hiding it makes "
-        "the word less likely, by "
-        "so many nats at its "
-        "strongest cell."
+        "Bright is where the word comes from: hiding it makes the word less likely, "
+        "by so many nats at its strongest cell."
     )
     heard = "Orange is when the word was heard: hiding it makes the word less likely, by so many nats at its strongest."
     return (
@@ -137,9 +131,7 @@ def outline_uri(samples: np.ndarray) -> str:
         f"<rect x='{i}' y='{50 - 45 * v:.0f}' width='.7' height='{max(2, 90 * v):.0f}'/>" for i, v in enumerate(loud)
     )
     drawn = (
-        "<svg xmlns='http://www.w3.org/2000/svg' "
-        "viewBox='0 "
-        f"0 {BARS} 100' preserveAspectRatio='none' "
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {BARS} 100' preserveAspectRatio='none' "
         f"fill='#888'>{bars}</svg>"
     )
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"

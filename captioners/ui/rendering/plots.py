@@ -47,10 +47,8 @@ KEY = {
 DASHES = {"solid": "━", "dash": "╍", "dot": "┅", "dashdot": "┉"}
 HOVER_ALTERNATIVES = 5
 HEIGHT = 330  # the same for every card
-DOMAINS = {
-    2: [(0.47, 1), (0, 0.38)],
-    3: [(0.71, 1), (0.46, 0.62), (0, 0.36)],
-}  # of the rows, with a line for a key above each
+# of the rows, with a line for a key above each
+DOMAINS = {2: [(0.47, 1), (0, 0.38)], 3: [(0.71, 1), (0.46, 0.62), (0, 0.36)]}
 LEAST = 0.25  # nats: smaller differences must not look large
 
 

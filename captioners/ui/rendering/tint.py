@@ -29,6 +29,6 @@ def legend() -> str:
         '<p class="cl-legend">Tint: log p(word | input) − log p(word), <span>less likely with the input</span>'
         f'<span class="cl-scale" aria-hidden="true">{cells}</span><span>more likely</span>, full colour at {FULL:g} '
         "nats. "
-        "<u>Underlined</u>: changed by guidance. Point at a word to see where it comes from, click it to fork the "
-        "caption there.</p>"
+        "<u>Underlined</u>: changed by guidance. Point at a word to see where it comes from, "
+        "click it to fork the caption there.</p>"
     )

@@ -8,15 +8,13 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-# Gradio sums up all past events after each one, for a page that is switched off here (`enable_monitoring`): never is
-# often enough
+# Gradio sums up all past events after each one, for a page that is switched off here (`enable_monitoring`):
+# never is often enough
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(2**62))
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 
-HEAVY: dict[str, Any] = {
-    "concurrency_id": "models",
-    "concurrency_limit": 4,
-}  # one visitor's four cards come on together; others wait
+# one visitor's four cards come on together; others wait
+HEAVY: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 4}
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -85,9 +85,8 @@ class Loans:
             time.sleep(GATHERING)
             with self._lock:
                 del self._gathering[visitor]
-            Thread(
-                target=copy_context().run, args=(self._lend, loan), daemon=True
-            ).start()  # it knows whose request it is
+            # it knows whose request it is
+            Thread(target=copy_context().run, args=(self._lend, loan), daemon=True).start()
         try:
             while (moment := moments.get()) is not None:
                 if isinstance(moment, BaseException):

@@ -23,9 +23,8 @@ class ModelThreads:
     def __init__(self, count: int = THREADS):
         import torch
 
-        share = max(
-            1, torch.get_num_threads() // count
-        )  # more threads than cores wait for each other, and wait by spinning
+        # more threads than cores wait for each other, and wait by spinning
+        share = max(1, torch.get_num_threads() // count)
         self._pool = ThreadPoolExecutor(count, "model", torch.set_num_threads, (share,))
 
     def next(self, moments: Iterator[T]) -> Future[T | None]:

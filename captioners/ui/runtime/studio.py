@@ -5,7 +5,6 @@ A lab reads each weights file once, so within one studio (media, method, setting
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from captioners import registry
 from captioners.allocator import give_back
 from captioners.lab import Lab
 from captioners.media import load_media
+from captioners.recently_used import RecentlyUsed
 from captioners.types import CaptionLabError, Media, Result, Settings, Step
 from captioners.ui.runtime.foreground_gate import ForegroundGate
 from captioners.ui.runtime.hosting import gpu_is_lent
@@ -32,12 +32,12 @@ class Studio:
 
     def __init__(self, open_lab: Callable[[], Lab]):
         self._open_lab = open_lab
-        self._opening, self._storing = Lock(), Lock()
+        self._opening = Lock()
         self._gate, self._threads = ForegroundGate(), ModelThreads()
         self.lent = gpu_is_lent()
         self._loans = Loans(self._work) if self.lent else None
         self._compute = self._loans.run if self._loans else self._decode
-        self._kept: OrderedDict[Key, Step] = OrderedDict()
+        self._kept: RecentlyUsed[Key, Step] = RecentlyUsed(CACHED_RESULTS)
         self._load = lru_cache(maxsize=CACHED_MEDIA)(lambda path, _changed: load_media(path))
 
     @cached_property
@@ -123,7 +123,7 @@ class Studio:
                 elif not moment[0].result:
                     yield [steps[s] for s in settings]
             for s in missing:
-                self._keep((media.hash, method, s), steps[s])
+                self._kept.keep((media.hash, method, s), steps[s])
             give_back()
         yield [steps[s] for s in settings]
 
@@ -168,7 +168,7 @@ class Studio:
         answers = dict(zip([job.method for job in jobs], self._loans.run_all(jobs) if jobs else [], strict=True))
         for job in jobs:
             if not isinstance(answers[job.method], CaptionLabError):
-                self._keep((media.hash, job.method, job.settings[0]), answers[job.method][0])
+                self._kept.keep((media.hash, job.method, job.settings[0]), answers[job.method][0])
         return {method: answer for method, answer in answers.items() if isinstance(answer, CaptionLabError)}
 
     def explain(self, media: Media, result: Result, waits: bool = False) -> Result:
@@ -202,14 +202,4 @@ class Studio:
                     print(f"{spec.id} is not ready: {error}")
 
     def _find(self, media: Media, method: str, settings: Settings) -> Step | None:
-        with self._storing:
-            key = (media.hash, method, settings)
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def _keep(self, key: Key, step: Step) -> None:
-        with self._storing:
-            self._kept[key] = step
-            while len(self._kept) > CACHED_RESULTS:
-                self._kept.popitem(last=False)
+        return self._kept.get((media.hash, method, settings))

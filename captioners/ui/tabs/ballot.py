@@ -53,9 +53,8 @@ def progress_html(cast: int, share: int | None) -> str:
     if share is None:
         return f'<p class="cl-legend">{cast} {"vote" if cast == 1 else "votes"} so far</p>'
     return (
-        f'<p class="cl-progress"><progress max="{share}" value="{cast}" aria-label="pairs that you have '
-        'decided"></progress>'
-        f" {cast} of {share}</p>"
+        f'<p class="cl-progress"><progress max="{share}" value="{cast}"'
+        f' aria-label="pairs that you have decided"></progress> {cast} of {share}</p>'
     )
 
 
@@ -88,8 +87,8 @@ def leaderboard_html(cast: int, questions: Sequence[dict[str, Any]]) -> str:
     if cast < OPENS:
         return f'<p class="cl-legend">The leaderboard opens after {OPENS} votes: you have {cast}.</p>'
     boards = "".join(
-        f"<section><h3>{escape(q['text'])}</h3>{strength_plot(q)}<p class='cl-legend'>{q['votes']} votes of all "
-        "raters</p></section>"
+        f"<section><h3>{escape(q['text'])}</h3>{strength_plot(q)}"
+        f"<p class='cl-legend'>{q['votes']} votes of all raters</p></section>"
         for q in questions
     )
     return (

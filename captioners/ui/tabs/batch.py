@@ -23,12 +23,8 @@ from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
 MAX_FILES = 200  # files
-UNREADABLE = (
-    zipfile.BadZipFile,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-)  # zipfile: damaged, gone, unknown packing, encrypted
+# zipfile: damaged, gone, unknown packing, encrypted
+UNREADABLE = (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError)
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 NUMBER_FORMATS = {"words": ".0f", "perplexity": ",.1f"}
 HEAD = ("file", "method", "caption", "clipscore", "perplexity", "words", "seconds", "error")

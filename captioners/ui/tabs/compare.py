@@ -24,10 +24,8 @@ from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-QUICK: dict[str, Any] = {
-    **PRIVATE,
-    "concurrency_limit": None,
-}  # queued: only then does Gradio tell that a State has changed
+# queued: only then does Gradio tell that a State has changed
+QUICK: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 FORK = """element.addEventListener('click', event => {
     const word = event.target.closest('[data-token]');
     if (word) trigger('select', {position: Number(word.dataset.position), token: word.dataset.token});

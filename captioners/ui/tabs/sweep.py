@@ -127,8 +127,8 @@ class Sweep:
         self.studio, self.specs = studio, {s.id: s for s in specs}
         first, swept = specs[0], gr.State(None)
         gr.HTML(
-            '<p class="cl-legend">One method, one control, and the input chosen in Compare: a caption at every '
-            "value.</p>"
+            '<p class="cl-legend">One method, one control, and the input chosen in Compare: '
+            "a caption at every value.</p>"
         )
         with gr.Row():
             method = gr.Dropdown([(s.title, s.id) for s in specs], value=first.id, label="Method", min_width=160)

@@ -35,8 +35,7 @@ FRESH = 20.0  # seconds that a leaderboard is shown before it is counted again
 LEADERBOARD_RESAMPLES = 200
 YOURS = (
     "Kept of you: a random number, which your browser remembers, and your answers with their times. No name, no "
-    "address. "
-    "This link takes you back to your place on another device; whoever has it votes as you:"
+    "address. This link takes you back to your place on another device; whoever has it votes as you:"
 )
 
 
@@ -224,8 +223,8 @@ class VotingPanel:
 
     def _intro(self) -> str:
         words = (
-            "One of our examples and two captions, by two methods or by one with and without guidance. You are not "
-            "told which."
+            "One of our examples and two captions, by two methods or by one with and without guidance. "
+            "You are not told which."
             if self.reveals
             else "You will see pictures or hear sounds, each with two captions. Look or listen first, then say which "
             "caption is better. There is no right answer, except where a caption itself says that it is a check."

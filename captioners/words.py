@@ -1,4 +1,4 @@
-"""Words of a caption, as the n-gram metrics count them.
+"""Words of a caption and how varied they are, counted in one way by methods and metrics.
 
 The COCO evaluation runs the Stanford PTB tokenizer in Java; this does the same without Java: lower case, punctuation
 removed, clitics split off ("isn't" → is n't, "man's" → man 's), hyphenated words and numbers kept whole. On 27,593
@@ -8,6 +8,7 @@ captions of Flickr8k, COCO, Clotho and AudioCaps it differs from the original in
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|re|ve|ll|d|m))(?!\w)")
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|n't(?!\w)|'(?:s|re|ve|ll|d|m)(?!\w)|\w+(?:[-/']\w+)*")
@@ -22,3 +23,19 @@ def tokenize(text: str) -> list[str]:
 def count_words(text: str) -> int:
     """Words as a reader counts them: what stands between spaces and has a letter or a digit."""
     return sum(any(c.isalnum() for c in word) for word in text.split())
+
+
+def ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
+    """All runs of n tokens."""
+    return list(zip(*(tokens[i:] for i in range(n)), strict=False))
+
+
+def distinct_captions(captions: Sequence[Sequence[str]]) -> float:
+    """The share of tokenized captions that are not said twice."""
+    return len({*map(tuple, captions)}) / len(captions)
+
+
+def distinct_ngrams(captions: Sequence[Sequence[str]], n: int) -> float:
+    """Dist-n of tokenized captions: distinct n-grams over all n-grams, 0 where there are none."""
+    grams = [gram for tokens in captions for gram in ngrams(tokens, n)]
+    return len({*grams}) / max(1, len(grams))
