@@ -20,20 +20,9 @@ from torch import Tensor
 from captioners.contract import PrefixDenoiserModels
 from captioners.evaluation.dataset import Dataset, load_item, read_dataset
 from captioners.lab import Lab
-from captioners.nets.prefix_denoiser import PrefixDenoiser
 from captioners.types import CaptionLabError
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the distribution that are told
-
-
-def prefix_means(net: PrefixDenoiser, kind: str, pooled: Tensor) -> Tensor:
-    """Pooled vectors (n, c) → the mean of their prefix embeddings (n, dim)."""
-    return net.mlp(net.enter[kind](pooled)).unflatten(1, (net.config.prefix, -1)).mean(1)
-
-
-def caption_means(net: PrefixDenoiser, captions: Sequence[Sequence[int]]) -> Tensor:
-    """Token rows → the mean of their words' embeddings (n, dim), as the first layer sees clean words."""
-    return torch.stack([net.noisy(net.embed(torch.tensor(row))).mean(0) for row in captions])
 
 
 def cosines(one: Tensor, other: Tensor) -> Tensor:
@@ -47,8 +36,8 @@ def check(lab: Lab, dataset: Dataset) -> dict[str, Tensor]:
     models = cast(PrefixDenoiserModels, lab.method("prefix-diffusion").models)
     net, items = models.prefix_denoiser(), [item for item in dataset if item.references]
     pooled = torch.stack([features.pooled for features in models.encode([load_item(item) for item in items])])
-    prefix = prefix_means(net, dataset.kind, pooled)
-    words = caption_means(net, [models.tokenizer.encode(item.references[0]) for item in items])
+    prefix = net.prefix_means(dataset.kind, pooled)
+    words = net.caption_means([models.tokenizer.encode(item.references[0]) for item in items])
     pairs = {"own": cosines(prefix, words), "another's": cosines(prefix, words.roll(1, 0))}
     return {name: torch.cat([some.quantile(torch.tensor(SHARES)), some.mean()[None]]) for name, some in pairs.items()}
 

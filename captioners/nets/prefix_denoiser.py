@@ -9,6 +9,7 @@ on the same weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,6 +128,14 @@ class PrefixDenoiser(nn.Module):
             x, kv = block(x)
             cache.append(kv)
         return Prefix(cache, lengths)
+
+    def prefix_means(self, kind: str, pooled: Tensor) -> Tensor:
+        """Pooled vectors (n, c) → the mean of their prefix embeddings (n, dim), before tag and positions."""
+        return self.mlp(self.enter[kind](pooled)).unflatten(1, (self.config.prefix, -1)).mean(1)
+
+    def caption_means(self, captions: Sequence[Sequence[int]]) -> Tensor:
+        """Token rows → the mean of their words' embeddings (n, dim), as the first layer sees clean words."""
+        return torch.stack([self.noisy(self.embed(torch.tensor(row))).mean(0) for row in captions])
 
     def forward(self, *args: Tensor | Prefix | None, **more: Tensor | None) -> Tensor:
         """Log-probabilities of the word at every position (b, t, vocab), not normalised; takes what `vectors` takes."""

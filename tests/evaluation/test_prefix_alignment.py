@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from captioners.evaluation.prefix_alignment import caption_means, cosines, main
+from captioners.evaluation.prefix_alignment import cosines, main
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.resources import EXAMPLES
 
@@ -19,8 +19,8 @@ def test_cosines_are_those_of_centred_rows():
 def test_a_captions_mean_is_over_its_own_words():
     net = PrefixDenoiser(PrefixDenoiserConfig(vocab=40, embed=16, dim=32, layers=1)).eval()
     with torch.no_grad():
-        one, both = caption_means(net, [[3], [3, 5]])
-        assert torch.allclose((one + caption_means(net, [[5]])[0]) / 2, both, atol=1e-5)
+        one, both = net.caption_means([[3], [3, 5]])
+        assert torch.allclose((one + net.caption_means([[5]])[0]) / 2, both, atol=1e-5)
 
 
 def test_the_command_prints_own_and_others(tmp_path, capsys):
