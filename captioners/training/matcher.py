@@ -59,7 +59,7 @@ class SoundRecipe(Recipe):
 
 
 PAIRS = {
-    "ranker": PairRecipe(epochs=12, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
+    "ranker": PairRecipe(epochs=8, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
     "judge": PairRecipe(epochs=16, batch=256, lr=8e-4, weight_decay=0.2),
 }
 SOUND_PAIRS = {
