@@ -52,8 +52,8 @@ class EncoderRecipe(Recipe):
     sharpness: float = 4.0  # of the soft maximum over cells
 
 
-# Not taught unless epochs are asked for: taught at this rate, the grid falls from some hundred directions to 22, and a
-# captioner calls cats and cows dogs, which ImageNet's own classifier does not (assets/MODEL_CARD.md has the comparison).
+# Not taught unless epochs are asked for: taught at this rate, the grid is left with some 22 directions, and captions on
+# it call cats and cows dogs, which ImageNet's own classifier does not (assets/MODEL_CARD.md has the comparison).
 RECIPE = EncoderRecipe(epochs=0, batch=32, lr=1e-3, weight_decay=0.02, ema=0.995)
 CONFIGS = {"image-encoder": EncoderConfig(), "judge-encoder": EncoderConfig(backbone=LITE0)}
 
