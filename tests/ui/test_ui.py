@@ -80,7 +80,7 @@ def test_a_link_reopens_the_view_it_was_made_of():
     _, _, source, _, methods, touched, seed, scale, lm, alpha, temperature = view.restore(
         SimpleNamespace(query_params=query)
     )
-    assert source == examples.PICTURES[4]
+    assert source == str(EXAMPLES / "cat.jpg")
     assert methods == ["one"]
     assert (touched, seed, scale, lm, alpha, temperature) == (("guidance_scale",), 7, 3.5, 0.0, None, 0.5)
 

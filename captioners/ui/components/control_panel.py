@@ -42,7 +42,13 @@ class ControlPanel:
                     alt_text="the picture that is captioned",
                     elem_id="cl-picture",
                 )
-                gr.Examples([[p] for p in examples.PICTURES], self.picture, label="Examples", api_visibility="private")
+                gr.Examples(
+                    [[p] for p in examples.PICTURES],
+                    self.picture,
+                    label="Examples",
+                    examples_per_page=len(examples.PICTURES),
+                    api_visibility="private",
+                )
             with gr.Tab("Sound", id="audio") as sound_tab:
                 self.sound = gr.Audio(
                     type="filepath", sources=["upload", "microphone"], label="Sound", buttons=[], elem_id="cl-sound"
@@ -53,6 +59,7 @@ class ControlPanel:
                     self.sound,
                     label="Examples",
                     example_labels=names,
+                    examples_per_page=len(names),
                     api_visibility="private",
                 )
         self.inputs = ((self.picture, picture_tab, examples.PICTURES[0]), (self.sound, sound_tab, examples.SOUNDS[0]))

@@ -1,8 +1,28 @@
-"""The files that the page offers to begin with; CREDITS.md beside them has their licences."""
+"""The files that the page offers to begin with; CREDITS.md beside them has their licences.
+
+The page opens on the first one, for which `captioners.evaluation.first_example` says that guidance helps most visibly.
+"""
 
 from __future__ import annotations
 
 from captioners.resources import EXAMPLES
 
-PICTURES = [str(EXAMPLES / f"{name}.jpg") for name in ("dog", "beach", "baseball", "astronaut", "cat", "coffee")]
-SOUNDS = [str(EXAMPLES / f"{name}.ogg") for name in ("rooster", "crickets", "baby", "bell", "guitar", "party")]
+PICTURE_NAMES = [
+    "cow",
+    "polar-bear",
+    "kitten",
+    "giraffes",
+    "train-tracks",
+    "kitchen",
+    "pool",
+    "beach",
+    "baseball",
+    "dog",
+    "sheep",
+    "astronaut",
+    "cat",
+    "coffee",
+]
+SOUND_NAMES = ["rooster", "crickets", "baby", "barking", "mooing", "applause", "typing", "guitar", "party", "bell"]
+PICTURES = [str(EXAMPLES / f"{name}.jpg") for name in PICTURE_NAMES]
+SOUNDS = [str(EXAMPLES / f"{name}.ogg") for name in SOUND_NAMES]
