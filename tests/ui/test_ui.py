@@ -11,6 +11,7 @@ from made_up import ALPHA, OTHER, SPEC, result
 
 from captioners import registry
 from captioners.controls import GUIDANCE_SCALE, SEED
+from captioners.resources import EXAMPLES
 from captioners.ui.components import examples, knobs, sharing
 from captioners.ui.tabs.about import about_html
 from captioners.ui.tabs.batch import batch_csv
