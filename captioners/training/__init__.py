@@ -96,7 +96,7 @@ def _read(text: str, like: Any) -> Any:
 
 @dataclass(frozen=True)
 class PartInfo:
-    """Where a part is trained, how long that takes on one fast core with `--precision bf16`, and which parts it reads."""
+    """Where a part is trained, its minutes on one fast core with `--precision bf16`, and which parts it reads."""
 
     module: str
     minutes: float
