@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 from secrets import compare_digest
 from threading import Lock, Thread
@@ -41,7 +42,7 @@ YOURS = (
 
 def examples_study(studio: Studio, store: Store, profile: str) -> Preparation:
     """Guided against unguided, and method against method, on the page's own examples."""
-    paths = [Path(p) for pair in zip(examples.PICTURES, examples.SOUNDS, strict=True) for p in pair]
+    paths = [Path(p) for pair in zip_longest(examples.PICTURES, examples.SOUNDS) for p in pair if p]
     kinds = {str(p): "image" for p in examples.PICTURES} | {str(p): "audio" for p in examples.SOUNDS}
     several = len(registry.available()) > 1
     design = make_design("Our examples", ["guidance", "methods"] if several else ["guidance"], share=0)
