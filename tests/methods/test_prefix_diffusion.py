@@ -101,7 +101,9 @@ def plain_loop(method, media, values) -> str:
         sigma = eta * ((1 - b) / (1 - a) * (1 - a / b)).sqrt()
         x = b.sqrt() * x0 + (1 - b - sigma**2).clamp(min=0).sqrt() * (x - a.sqrt() * x0) / (1 - a).sqrt()
         x = x + sigma * noise() if eta else x
-    return method_models.tokenizer.decode(best_sequences(logp, kinds, count)[0].tolist())
+    # the likeliest words stay wherever the length allows it
+    kept = logp.scatter(-1, logp.argmax(-1, keepdim=True), 0.0)
+    return method_models.tokenizer.decode(best_sequences(kept, kinds, count)[0].tolist())
 
 
 SAMPLED = [
