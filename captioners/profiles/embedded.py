@@ -305,6 +305,10 @@ class EmbeddedJudges:
             self.matchers[kind] = EmbeddedMatcher(f"{kind}-judge", self.loader, self.encoder, self.tokenizer)
         return self.matchers[kind]
 
+    def load(self) -> None:
+        """The encoders that they look and listen with are read now."""
+        self.encoder.net("image"), self.encoder.net("audio")
+
     def keep_features(self, folder: Path) -> None:
         """As the methods' models do."""
         self.encoder.disk = FeatureStore(folder)
@@ -338,7 +342,12 @@ def profile(device: str, checkpoints: Sequence[str] = ()) -> Profile:
     shared = looks == "image-encoder" and not checkpoints  # then a picture is encoded once for both sides
     encoder = models.encoder if shared else Encoder(shipped, image=looks)
     judges = EmbeddedJudges(shipped, encoder, _tokenizer(WEIGHTS))
-    return Profile("embedded", models, judges, load=models.load)
+
+    def load() -> None:
+        models.load()
+        judges.load()
+
+    return Profile("embedded", models, judges, load=load)
 
 
 def _tokenizer(*folders: Path) -> CaptionTokenizer:

@@ -1,6 +1,9 @@
 """Parts `image-encoder` (for the methods and the ranker) and `judge-encoder` (another network, for the judge alone):
 ImageNet's networks with a projection to the principal components of their last maps.
 
+The statistics of the upper stages' batch norms are those of the training pictures: they move while the components and
+the probe look at them.
+
 With `--epochs N` captions teach the upper stages as well: which words people use of a picture and which objects stand
 in it, from single cells and from all of them together. The first stages and all depthwise filters stay ImageNet's;
 with a leash, what ImageNet's classifier says of a picture stays as it was.

@@ -152,4 +152,4 @@ def test_a_command_that_is_really_killed_ends_with_the_same_file(tmp_path, draw,
     # a new one: it has seen none of the pictures
     plain = evaluate_folder(load_profile("embedded", "cpu"), tmp_path, ["cfg"], batch_size=1)
     assert timeless(json.loads(out.read_text())) == timeless(json.loads(json.dumps(plain)))
-    assert len(list((tmp_path / "features").rglob("*.npy"))) == 12
+    assert len(list((tmp_path / "features").rglob("*.npy"))) == 2 * 12  # by the methods' encoder and the judge's

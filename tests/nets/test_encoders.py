@@ -15,6 +15,7 @@ from captioners.nets.encoders import (
     AUDIO_RATE,
     FRAMES,
     IMAGE_SIZE,
+    LITE0,
     MELS,
     WINDOW,
     AudioEncoder,
@@ -27,6 +28,7 @@ from captioners.nets.encoders import (
 )
 from captioners.profiles import embedded as embedded_profile
 from captioners.profiles.embedded import Encoder
+from captioners.training.imagenet import load_imagenet
 from captioners.types import Media
 
 # ------------------------------------------------------------------------------------------------------- pictures
@@ -36,6 +38,12 @@ from captioners.types import Media
 def image_encoder(embedded, picture) -> ImageEncoder:
     embedded.models.encode([picture])
     return embedded.models.encoder.loader.modules["image-encoder"]
+
+
+@pytest.fixture(scope="module")
+def judge_encoder(embedded, picture) -> ImageEncoder:
+    embedded.judges.matcher("image").embed_media([picture])
+    return embedded.judges.loader.modules["judge-encoder"]
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +65,26 @@ def reference():
     return features
 
 
-def test_the_shipped_backbone_equals_the_reference_implementation(image_encoder, reference, picture):
-    """Exactly, once the reference's weights are rounded to fp16 too; the rounding itself moves the features by 2 %."""
+def test_our_backbone_equals_the_reference_implementation(reference, picture):
     pixels = square_pixels(torch.from_numpy(picture.data))[None]
     backbone_alone = ImageEncoder(dim=1280).eval()
-    backbone_alone.backbone, backbone_alone.project = image_encoder.backbone, torch.nn.Identity()
+    load_imagenet(backbone_alone.backbone, LITE0)
+    backbone_alone.project = torch.nn.Identity()
     with torch.no_grad():
         ours = backbone_alone(pixels).grid.transpose(1, 2).unflatten(2, (7, 7))
-    torch.testing.assert_close(ours, reference(pixels, rounded=True), rtol=0, atol=2e-3)
     exact = reference(pixels, rounded=False)
-    assert (ours - exact).norm() / exact.norm() < 0.03
+    torch.testing.assert_close(ours, exact, rtol=0, atol=2e-3)
+    rounding = reference(pixels, rounded=True) - exact  # to fp16, as on disk
+    assert rounding.norm() / exact.norm() < 0.03
+
+
+def test_the_shipped_backbone_is_imagenets_but_for_the_statistics_of_its_batch_norms(judge_encoder):
+    original = ImageEncoder(backbone=LITE0)
+    load_imagenet(original.backbone, LITE0)
+    shipped = judge_encoder.backbone.state_dict()
+    for name, value in original.backbone.state_dict().items():
+        if "running" not in name and value.is_floating_point():
+            torch.testing.assert_close(shipped[name], value.half().float(), rtol=0, atol=0)
 
 
 def test_a_picture_gives_a_grid_of_seven_by_seven_and_its_mean(image_encoder, embedded, picture):
@@ -261,5 +279,6 @@ def test_a_batch_equals_single_pictures(embedded, image_encoder, draw):
     media = [draw(seed) for seed in (11, 12, 13)]
     together = torch.stack([f.grid for f in embedded.models.encode(media)])
     with torch.no_grad():
-        apart = torch.cat([image_encoder(image_pixels(torch.from_numpy(m.data))[None]).grid for m in media])
+        pixels = [image_pixels(torch.from_numpy(m.data), size=image_encoder.size)[None] for m in media]
+        apart = torch.cat([image_encoder(x).grid for x in pixels])
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-4)
