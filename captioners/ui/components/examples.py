@@ -1,6 +1,6 @@
 """The files that the page offers to begin with; CREDITS.md beside them has their licences.
 
-The page opens on the first one, for which `captioners.evaluation.first_example` says that guidance helps most visibly.
+The page opens on the first one: by `captioners.evaluation.first_example` guidance helps on three of its four cards.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from captioners.resources import EXAMPLES
 
 PICTURE_NAMES = [
-    "cow",
-    "polar-bear",
     "kitten",
+    "polar-bear",
+    "cow",
     "giraffes",
     "train-tracks",
     "kitchen",
