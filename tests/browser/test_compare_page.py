@@ -60,7 +60,7 @@ def test_an_example_is_captioned_when_it_is_chosen(visit):
     page = visit()
     with page.expect_event("response", lambda r: "queue/join" in r.url):
         page.locator(".gallery-item").nth(1).click()
-    page.wait_for_function("location.search.includes('input=beach')")
+    page.wait_for_function("location.search.includes('input=polar-bear')")
     wait_for_caption(page, "typist", "a picture at 2.0 of many")
 
 
