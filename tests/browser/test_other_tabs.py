@@ -32,7 +32,7 @@ def test_a_batch_has_a_row_for_every_file_and_is_downloaded(visit, tmp_path):
     page = visit()
     page.get_by_role("tab", name="Batch").click()
     page.locator("#cl-files input[type=file]").set_input_files([str(broken), examples.PICTURES[1]])
-    page.get_by_text("beach").first.wait_for()
+    page.get_by_text("polar-bear").first.wait_for()
     page.click("#cl-batch")
     page.get_by_text("5 captions", exact=True).wait_for()
     with page.expect_download() as download:
