@@ -29,7 +29,7 @@ class CaptionerConfig:
     image_cells: int = 49
     audio_cells: int = 20
     bottleneck: bool = False  # the text looks at one token, the mean of all cells, instead of at every cell
-    dropout: float = 0.1
+    dropout: float = 0.15
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
             encoder.maps(encoder.log_mel(sounds.samples[i].float() / 32767)).flatten(2).transpose(1, 2).flatten(0, 1)
             for i in chosen[::2].split(50)
         ]
-    report["variance_kept"] = fit_components(encoder.project, torch.cat(cells))
+    report |= fit_components(encoder.project, torch.cat(cells))
     save_part(job.out, name, encoder, asdict(config))
     return {**report, "held_out_clips": "trained on too" if job.final else "held out"}
 

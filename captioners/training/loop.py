@@ -35,6 +35,7 @@ def fit(
     recipe: Recipe,
     better: str,  # the metric that picks the best epoch; higher is better unless it starts with "-"
     save: Callable[[nn.Module], None] = lambda model: None,  # called with each new best model
+    slower: tuple[nn.Module, float] | None = None,  # a part of the model that learns at this share of the rate
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train, keep the best EMA weights by `better`, and return them with a history.
 
@@ -49,7 +50,7 @@ def fit(
     steps_per_epoch = max(1, steps_per_epoch // accelerator.num_processes)
     first = accelerator.is_main_process
     optimizer = torch.optim.AdamW(
-        _groups(model, recipe.weight_decay), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True
+        _groups(model, recipe, slower), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True
     )
     total = epochs * steps_per_epoch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, total))
@@ -170,12 +171,21 @@ def fit(
     return module.eval(), report
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and single vectors do not."""
-    learned = [p for p in model.parameters() if p.requires_grad]
+def _groups(model: nn.Module, recipe: Recipe, slower: tuple[nn.Module, float] | None) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and single vectors do not. A slower part has a rate of its own."""
+    part, share = slower or (nn.Module(), 1.0)
+    slow = {id(p) for p in part.parameters()}
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            groups.setdefault((parameter.ndim > 1, id(parameter) in slow), []).append(parameter)
     return [
-        {"params": [p for p in learned if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
+        {
+            "params": parameters,
+            "weight_decay": recipe.weight_decay * matrices,
+            "lr": recipe.lr * (share if is_slow else 1.0),
+        }
+        for (matrices, is_slow), parameters in groups.items()
     ]
 
 
