@@ -29,7 +29,7 @@ class VQRecipe(Recipe):
 
 
 RECIPES = {
-    "image-vq": VQRecipe(epochs=4, batch=64, lr=1e-3, ema=0.99),
+    "image-vq": VQRecipe(epochs=8, batch=64, lr=1e-3, ema=0.99),
     "audio-vq": VQRecipe(epochs=6, batch=64, lr=1e-3, ema=0.99),
 }
 CONFIGS = {
