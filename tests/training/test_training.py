@@ -109,6 +109,16 @@ def test_a_killed_run_ends_where_an_uninterrupted_one_does(job, tmp_path, killed
     assert [[h[k] for k in same] for h in report["history"]] == [[h[k] for k in same] for h in expected["history"]]
 
 
+def test_a_slower_part_has_a_learning_rate_of_its_own(job):
+    model = network(0)
+    before = [layer.weight.detach().clone() for layer in (model[0], model[-1])]
+    fitted, _ = fit(
+        job, "toy", model, batches, STEPS, squared_error, on_held_out, RECIPE, "-error", slower=(model[0], 0.0)
+    )
+    torch.testing.assert_close(fitted[0].weight, before[0], rtol=0, atol=0)
+    assert not torch.allclose(fitted[-1].weight, before[1])
+
+
 def test_a_finished_run_is_not_run_again(job):
     first, _ = run(job)
 
