@@ -60,7 +60,7 @@ class SoundRecipe(Recipe):
 
 PAIRS = {
     "ranker": PairRecipe(epochs=8, batch=256, lr=8e-4, weight_decay=0.2, beginnings=0.3),
-    "judge": PairRecipe(epochs=16, batch=256, lr=8e-4, weight_decay=0.2),
+    "judge": PairRecipe(epochs=10, batch=256, lr=8e-4, weight_decay=0.2),
 }
 SOUND_PAIRS = {
     "ranker": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
