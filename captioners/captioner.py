@@ -14,6 +14,7 @@ from captioners.run_record import RunRecord, current_run, recorded
 from captioners.types import CaptionLabError, Media, Modality, Result, Score, Settings, Spec, Step, TokenTrace, to_json
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 INPUT_WORDS = {"image": "a picture", "audio": "a sound clip"}
@@ -145,6 +146,13 @@ class Captioner(ABC):
         cells).
 
         None if the method cannot tell. `captioners/attribution.py` makes of it where words come from.
+        """
+        return None
+
+    def seen(self, media: Media) -> np.ndarray | None:
+        """The picture (h, w, 3) uint8 that is left of an input by what the method's model reads of it.
+
+        None where that cannot be shown.
         """
         return None
 

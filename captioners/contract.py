@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from captioners.types import Media, Modality
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from captioners.nets.captioner import Condition
@@ -309,6 +310,10 @@ class MaskDenoiserModels(MethodModels, Protocol):
 
     def codes(self, media: Sequence[Media]) -> list[Tensor]:
         """The discrete tokens (cells,) of each."""
+        ...
+
+    def painted(self, media: Media) -> np.ndarray | None:
+        """A picture's codes as the picture (h, w, 3) uint8 that they hold; None where there is nothing to show."""
         ...
 
     def mask_denoiser(self) -> MaskDenoiser:

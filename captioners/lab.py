@@ -14,11 +14,13 @@ from threading import Lock
 from typing import TypeVar
 
 import numpy as np
+from PIL import Image
 
 from captioners import registry
 from captioners.attribution import explained
 from captioners.captioner import Captioner
 from captioners.contract import FluencyJudge, Matcher, TextJudge, YesNoClassifier
+from captioners.media.data_uri import png_uri
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
 from captioners.profiles.base import Judges, Profile, ProfileError, load_profile
@@ -181,8 +183,14 @@ class Lab:
         return replace(result, scores={**result.scores, **scores}, notes=[*result.notes, *judges.notes])
 
     def explain(self, result: Result, media: Media) -> Result:
-        """The result with where each of its words comes from in `details["attribution"]`, if its method can tell."""
-        return explained(self.method(result.method), media, result)
+        """The result with where each of its words comes from in `details["attribution"]`, if its method can tell, and
+        with what its model reads of a picture in `details["seen"]`, a PNG as text, if that can be shown.
+        """
+        method = self.method(result.method)
+        seen = method.seen(media)
+        if seen is not None:
+            result = replace(result, details={**result.details, "seen": png_uri(Image.fromarray(seen))})
+        return explained(method, media, result)
 
     def prepare_scoring(self, media: Media) -> None:
         """Compute and keep what scoring will need of an input, before there is a caption."""

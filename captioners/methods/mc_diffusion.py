@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -164,6 +165,10 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
             logp = model.words(vectors[:, decision.positions]).log_softmax(-1)
             scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
+
+    def seen(self, media: Media) -> np.ndarray | None:
+        """What the discrete tokens hold."""
+        return self.models.painted(media)
 
 
 def full_weight(settings: Settings) -> float:

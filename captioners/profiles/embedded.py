@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from captioners.nets.language_model import (
 )
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
 from captioners.nets.matcher import MatcherConfig, MatcherNet
+from captioners.nets.painter import CodePainter, PainterConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile, ProfileError
@@ -264,6 +266,16 @@ class EmbeddedModels:
         """The discrete tokens (cells,) of each."""
         nets = {kind: self._vq(kind) for kind in {m.kind for m in media}}
         return [nets[m.kind].encode(grid[None])[0] for m, grid in zip(media, self.encoder.grids(media), strict=True)]
+
+    @torch.no_grad()
+    def painted(self, media: Media) -> np.ndarray | None:
+        """A picture's codes as the small picture (h, w, 3) uint8 that they hold; a sound's cannot be shown."""
+        if media.kind != "image":
+            return None
+        painter = self.loader.get("image-painter", lambda config: CodePainter(PainterConfig(**config)))
+        pixels = painter(torch.stack(self.codes([media])))[0]
+        picture: np.ndarray = (pixels.permute(1, 2, 0) * 255).round().byte().cpu().numpy()
+        return picture
 
     def _vq(self, kind: Modality) -> VQAutoencoder:
         return self.loader.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config)))

@@ -118,6 +118,7 @@ PARTS: dict[str, PartInfo] = {
     "cfg": PartInfo("captioner", 13, ("tokenizer", "image-encoder", "audio-encoder", "caption-lm")),
     "image-vq": PartInfo("vq", 2, ("image-encoder",)),
     "audio-vq": PartInfo("vq", 1, ("audio-encoder",)),
+    "image-painter": PartInfo("painter", 10, ("image-encoder", "image-vq")),
     "mc-diffusion": PartInfo("mask_denoiser", 11, ("tokenizer", "cfg", "image-vq", "audio-vq")),
     "prefix-diffusion": PartInfo("prefix_denoiser", 14, ("tokenizer", "cfg", "image-encoder", "audio-encoder")),
     "audibility": PartInfo("classifier", 1, ("tokenizer",)),

@@ -15,6 +15,7 @@ from captioners import registry
 from captioners.lab import Lab
 from captioners.media import load_media
 from captioners.methods.continuations import ContinuationScorer
+from captioners.nets.encoders import square_pixels
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import matchers
 from captioners.profiles.hub.codes import PictureCodes
@@ -83,6 +84,15 @@ def test_half_precision_scores_are_those_of_whole_precision(hub, half_hub, pictu
 def test_codes_are_the_same_in_half_precision(hub, half_hub, picture):
     whole, half = (PictureCodes(p.models.loader)([picture])[0] for p in (hub, half_hub))
     assert torch.equal(whole, half)
+
+
+def test_codes_are_painted_as_the_vq_model_itself_gives_a_picture_back(hub, picture):
+    codes = PictureCodes(hub.models.loader)
+    pixels = square_pixels(torch.from_numpy(picture.data), codes._pixels)[None]
+    with torch.no_grad():
+        expected = codes.net(pixels * 2 - 1).sample[0].permute(1, 2, 0) / 2 + 0.5
+    painted = torch.from_numpy(codes.painted(picture)).float() / 255
+    torch.testing.assert_close(painted, expected.clamp(0, 1), rtol=0, atol=0.003)
 
 
 def test_open_clip_weights_are_read_whole_and_never_drawn(models):

@@ -175,6 +175,15 @@ def test_masked_cells_lie_over_the_picture(picture, sound):
     assert "data:image/jpeg" not in heard
 
 
+def test_what_the_codes_hold_is_shown_under_the_masked_cells(picture):
+    made = fakes.Denoiser(None).caption(picture)
+    assert "What the codes hold" not in numbers_html(fakes.Denoiser.spec, made, picture)
+    told = dataclasses.replace(made, details={**made.details, "seen": "data:image/png;base64,AAAA"})
+    html = numbers_html(fakes.Denoiser.spec, told, picture)
+    assert 'href="data:image/png;base64,AAAA"' in html and "What the codes hold" in html
+    assert html.count('<rect x="1" y="0"') == 2
+
+
 def test_a_moved_context_has_its_losses_along_the_steps(picture):
     made = fakes.Mover(None).caption(picture)
     figure = trace_figure(fakes.Mover.spec, made)

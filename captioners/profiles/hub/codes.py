@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,6 +51,15 @@ class PictureCodes:
     def __call__(self, media: list[Media]) -> list[Tensor]:
         """The codes of each, (cells,) int64, row by row."""
         return list(self.known.get(media, self._encode))
+
+    @torch.no_grad()
+    def painted(self, media: Media) -> np.ndarray:
+        """The picture (h, w, 3) uint8 that the model's own decoder makes of a picture's codes."""
+        shape = (1, self.side, self.side, self.net.config.vq_embed_dim)
+        latents = self.net.quantize.get_codebook_entry(self([media])[0].to(self.loader.device), shape)
+        pixels = self.net.decode(latents, force_not_quantize=True).sample[0]
+        picture: np.ndarray = ((pixels.permute(1, 2, 0) / 2 + 0.5).clamp(0, 1) * 255).round().byte().cpu().numpy()
+        return picture
 
     def _encode(self, media: list[Media]) -> Tensor:
         pixels = torch.stack([square_pixels(torch.from_numpy(m.data), self._pixels) for m in media])

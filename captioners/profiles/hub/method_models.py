@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -265,6 +266,10 @@ class MaskCheckpointModels(TrainedModels):
         codes = self._eyes(list(media))
         self.loader.note("codes")
         return codes
+
+    def painted(self, media: Media) -> np.ndarray | None:
+        """What the VQ-VAE's own decoder makes of a picture's codes."""
+        return self._eyes.painted(media) if media.kind == "image" else None
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Our training's."""

@@ -10,7 +10,7 @@ from captioners.ui.rendering.badges import UNKNOWN, Scale, badges_html
 from captioners.ui.rendering.caption import caption_html
 from captioners.ui.rendering.diff import differences
 from captioners.ui.rendering.heat import where_html
-from captioners.ui.rendering.masks import masked_html
+from captioners.ui.rendering.masks import condition_html
 from captioners.ui.rendering.steps import replay_html, steps_table
 from captioners.ui.rendering.tables import candidates_table, trace_table
 
@@ -63,7 +63,7 @@ def progress_words(step: Step) -> str:
 
 def numbers_html(spec: Spec, result: Result, media: Media) -> str:
     """What the plot shows, as tables; the steps, the masked cells, the candidates; and notes on the run."""
-    parts = [replay_html(spec.id, result), masked_html(media, result.details.get("masked_cells"))]
+    parts = [replay_html(spec.id, result), condition_html(media, result)]
     parts.append(where_html(spec.id, media, result))
     parts += [f'<p class="cl-note">{escape(note)}</p>' for note in dict.fromkeys(result.notes)]
     if len(result.candidates) > 1:

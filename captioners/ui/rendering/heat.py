@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from html import escape
-from io import BytesIO
 
 import numpy as np
 from PIL import Image
 
 from captioners.attribution import GRIDS, Attribution, along_time, of_result
+from captioners.media.data_uri import png_uri
 from captioners.types import Media, Result
 from captioners.ui.rendering.markup import number
 from captioners.ui.rendering.masks import data_uri
@@ -102,15 +102,9 @@ def _figure(word: WordMap) -> str:
     at = " ".join(map(str, word.positions))
     said = f"{escape(word.word)} <span>{number(word.gain, '+.2f')}</span>"
     return (
-        f'<figure class="cl-word" data-at="{at}"><span class="cl-thumb"><img alt="" src="{_png(word.image)}"></span>'
+        f'<figure class="cl-word" data-at="{at}"><span class="cl-thumb"><img alt="" src="{png_uri(word.image)}"></span>'
         f"<figcaption>{said}</figcaption></figure>"
     )
-
-
-def _png(image: Image.Image) -> str:
-    buffer = BytesIO()
-    image.save(buffer, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _behind(media: Media) -> str:

@@ -1,4 +1,4 @@
-"""Which cells of the input a masked condition did not see, drawn over the picture."""
+"""What a method over discrete codes sees of the input: which cells were masked, and what the codes hold."""
 
 from __future__ import annotations
 
@@ -10,29 +10,41 @@ from typing import Any
 
 from PIL import Image
 
-from captioners.types import Media
+from captioners.types import Media, Result
 
 SIDE = 120  # pixels of the small picture
 AXES = {"image": "", "audio": " (rows: frequency, columns: time)"}
 
 
-def masked_html(media: Media, masked: Mapping[str, Any] | None) -> str:
-    """The picture with every masked cell hatched; a sound has the grid alone."""
-    if not masked:
-        return ""
-    (rows, columns), cells = masked["shape"], masked["cells"]
+def condition_html(media: Media, result: Result) -> str:
+    """What a method over discrete codes sees: the masked cells over the input and over what the codes of a picture
+    hold.
+    """
+    masked, seen = result.details.get("masked_cells"), result.details.get("seen")
+    figures = []
+    if masked:
+        (rows, columns), cells = masked["shape"], masked["cells"]
+        words = f"{len(cells)} of {rows * columns} cells masked{AXES[media.kind]}"
+        behind = data_uri(media, SIDE) if media.kind == "image" else ""
+        figures.append(_figure(media, behind, masked, words, f"What the masked branch sees: {words}."))
+    if seen:
+        figures.append(_figure(media, seen, masked, "the codes as a picture", "What the codes hold, painted."))
+    return "".join(figures)
+
+
+def _figure(media: Media, behind: str, masked: Mapping[str, Any] | None, words: str, caption: str) -> str:
+    """A small picture, every masked cell hatched; a sound has the grid alone."""
+    (rows, columns), cells = (masked["shape"], masked["cells"]) if masked else ((1, 1), [])
     squares = "".join(f'<rect x="{c % columns}" y="{c // columns}" width="1" height="1"/>' for c in cells)
     lines = "".join(f"M{x} 0V{rows}" for x in range(1, columns)) + "".join(f"M0 {y}H{columns}" for y in range(1, rows))
-    behind, shape = "", ""
-    if media.kind == "image":
-        behind = f'<image href="{data_uri(media, SIDE)}" width="{columns}" height="{rows}" preserveAspectRatio="none"/>'
+    image, shape = "", ""
+    if behind:
+        image = f'<image href="{behind}" width="{columns}" height="{rows}" preserveAspectRatio="none"/>'
         shape = f' preserveAspectRatio="none" style="aspect-ratio: {media.data.shape[1]} / {media.data.shape[0]}"'
-    words = f"{len(cells)} of {rows * columns} cells masked{AXES[media.kind]}"
     return (
         f'<figure class="cl-masks"><svg viewBox="0 0 {columns} {rows}"{shape} role="img" '
-        f'aria-label="{escape(words)}">{behind}'
-        f'<path d="{lines}"/>{squares}</svg><figcaption>What the masked branch sees: '
-        f"{escape(words)}.</figcaption></figure>"
+        f'aria-label="{escape(words)}">{image}'
+        f'<path d="{lines}"/>{squares}</svg><figcaption>{escape(caption)}</figcaption></figure>'
     )
 
 
