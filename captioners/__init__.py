@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from captioners.registry import available, load, register
     from captioners.types import CaptionLabError, Control, Explanation, Media, Result, Settings, Spec, Step, TokenTrace
 
-__version__ = "0.2.0"
+__version__ = "0.4.0"
 
 # public name → module; imported when first used, so that `import captioners` costs nothing
 _HOME = {
