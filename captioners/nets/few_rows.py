@@ -97,4 +97,4 @@ def _seconds(rows: int, by_input: bool, parts: bool) -> float:
             product(x, matrix)
             seconds.append(time.thread_time() - began)
         rounds.append(seconds)
-    return sum(min(of_one) for of_one in zip(*rounds, strict=True))
+    return sum(min(seconds[i] for seconds in rounds) for i in range(count))
