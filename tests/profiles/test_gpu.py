@@ -104,6 +104,17 @@ def test_steps_are_recorded_on_a_gpu_unless_it_is_switched_off_or_trains(device,
     assert ModelLoader({}, device, half=half).replays == replays
 
 
+def test_what_stays_in_full_precision_is_multiplied_in_tf32_on_a_gpu(models):
+    before = torch.get_float32_matmul_precision()
+    try:
+        for device, precision in (("cpu", before), ("cuda", "high")):
+            with pretend_gpu():
+                Lab("hub", device, str(models))
+            assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_an_evaluation_runs_on_a_gpu(tmp_path, capsys):
     (tmp_path / "images").mkdir()
     for i in range(3):
