@@ -34,6 +34,8 @@ class Gpt2(nn.Module):
     def __init__(self, model: GPT2LMHeadModel):
         super().__init__()
         gpt2 = model.transformer
+        if model.lm_head.weight.data_ptr() != gpt2.wte.weight.data_ptr():
+            raise ValueError("its output layer is not its embedding.")
         self.config = Gpt2Context(model.config.vocab_size, model.config.n_positions)
         self.tokens = nn.Parameter(laid_out(gpt2.wte.weight.detach()))  # also the output layer
         self.positions = nn.Parameter(gpt2.wpe.weight.detach())

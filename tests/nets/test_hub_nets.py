@@ -221,6 +221,15 @@ def test_gpt2_token_by_token_and_padded_says_what_transformers_says(by_input, mo
     assert torch.allclose(lm(ids)[0], expected, atol=1e-5)
 
 
+def test_a_gpt2_that_is_built_otherwise_is_refused():
+    untied, scaled = tiny_gpt2(), tiny_gpt2()
+    untied.lm_head.weight = torch.nn.Parameter(untied.lm_head.weight.detach().clone())
+    scaled.transformer.h[0].attn.scale_attn_by_inverse_layer_idx = True
+    for model, says in ((untied, "output layer is not its embedding"), (scaled, "attention is scaled otherwise")):
+        with pytest.raises(ValueError, match=says):
+            Gpt2(model)
+
+
 def test_gpt2s_cache_takes_gradients_and_its_weights_do_not():
     model = tiny_gpt2().eval().requires_grad_(False)
     before = deepcopy(model.state_dict())
