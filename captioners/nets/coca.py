@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from captioners.nets.captioner import Condition
 from captioners.nets.few_rows import linear
+from captioners.nets.key_value_cache import GrowingCache, KeyValueCache, StaticCache
 from captioners.nets.transformer import KeysValues, causal_mask
 
 
@@ -55,20 +56,29 @@ class CocaDecoder(nn.Module):
         self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
     ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache of both decoders, which now covers past + t tokens."""
-        start, (rows, length) = past[0][0].shape[2] if past else 0, ids.shape
-        dtype = self.text.transformer.get_cast_dtype()
-        x = self.text.token_embedding(ids).to(dtype) + self.text.positional_embedding[start : start + length].to(dtype)
-        x = x.flatten(0, 1)
+        start, length = past[0][0].shape[2] if past else 0, ids.shape[1]
         causal = causal_mask(length, start, ids.device) if length > 1 else None
+        cache = GrowingCache(past)
+        return self._read(ids, slice(start, start + length), causal, condition, cache), cache.pairs
+
+    def step(self, ids: Tensor, place: Tensor, condition: Condition, room: list[KeysValues]) -> Tensor:
+        """ids (b, 1), which stand at `place` (1,) of a cache with room (`StaticCache`) → logits (b, 1, vocab)."""
+        seen = torch.arange(room[0][0].shape[2], device=ids.device) <= place
+        return self._read(ids, place, seen[None, None, None], condition, StaticCache(room, place))
+
+    def _read(
+        self, ids: Tensor, places: slice | Tensor, seen: Tensor | None, condition: Condition, cache: KeyValueCache
+    ) -> Tensor:
+        """Both decoders on tokens (b, t) at some places, each sees what `seen` allows: logits (b, t, vocab)."""
+        rows, length = ids.shape
+        dtype = self.text.transformer.get_cast_dtype()
+        x = self.text.token_embedding(ids).to(dtype) + self.text.positional_embedding[places].to(dtype)
+        x = x.flatten(0, 1)
         shown = torch.zeros(condition.mask.shape, dtype=dtype, device=x.device).masked_fill(~condition.mask, -torch.inf)
-        cache: list[KeysValues] = []
 
         def grow(layer: Layer, x: Tensor) -> Tensor:
             q, k, v = layer.project(normed(x, layer.norm1), rows, QUERIES, VALUES)
-            if past:
-                k, v = torch.cat([past[len(cache)][0], k], dim=2), torch.cat([past[len(cache)][1], v], dim=2)
-            cache.append((k, v))
-            return layer.feed_forward(layer.attend(x, q, (k, v), causal))
+            return layer.feed_forward(layer.attend(x, q, cache.extend(k, v), seen))
 
         text, multimodal, crossing = self.layers
         for layer in text:
@@ -78,7 +88,7 @@ class CocaDecoder(nn.Module):
             (q,) = cross.project(normed(x, cross.norm1), rows, QUERIES, QUERIES)
             x = cross.feed_forward(cross.attend(x, q, pair, shown))
         logits = linear(self.multimodal.ln_final(x), self.multimodal.text_projection.t())
-        return logits.unflatten(0, (rows, length)).float(), cache
+        return logits.unflatten(0, (rows, length)).float()
 
 
 QUERIES, KEYS, VALUES = range(3)  # their order in a packed projection

@@ -15,8 +15,9 @@ from transformers import (
     VisionEncoderDecoderModel,
     WhisperForConditionalGeneration,
 )
+from transformers.activations import NewGELUActivation
 
-from captioners.nets.text_decoder import Affine, Attention, Layer, TextDecoder
+from captioners.nets.text_decoder import Affine, Attention, Layer, Packed, TextDecoder
 
 
 def _affine(layer: nn.Module) -> Affine:
@@ -61,7 +62,7 @@ def blip_decoder(model: BlipForConditionalGeneration, null: Tensor | None = None
         words.position_embeddings.weight,
         words.LayerNorm,
         [_bert_layer(layer) for layer in bert.encoder.layer],
-        nn.Sequential(end.dense, end.transform_act_fn, end.LayerNorm),
+        nn.Sequential(Packed([_affine(end.dense)]), end.transform_act_fn, end.LayerNorm),
         _affine(head.decoder),
         null,
     )
@@ -81,15 +82,18 @@ def git_decoder(model: GitForCausalLM) -> TextDecoder:
     )
 
 
-def _gpt2_layer(block: nn.Module) -> Layer:
-    own, cross, mlp = block.attn, block.crossattention, block.mlp
+def gpt2_layer(block: nn.Module) -> Layer:
+    """GPT-2's, with attention to a picture or without."""
+    own, cross, mlp = block.attn, getattr(block, "crossattention", None), block.mlp
+    if own.scale_attn_by_inverse_layer_idx or not own.scale_attn_weights:
+        raise ValueError("its attention is scaled otherwise than GPT-2's.")
 
     def parts(layer: nn.Module, count: int) -> list[Affine]:
         weight, bias = _turned(layer)
         return list(zip(weight.chunk(count), bias.chunk(count), strict=True))
 
     attention = Attention(own.num_heads, *parts(own.c_attn, 3), _turned(own.c_proj), block.ln_1)
-    looking = Attention(
+    looking = cross and Attention(
         cross.num_heads,
         _turned(cross.q_attn),
         *parts(cross.c_attn, 2),
@@ -97,7 +101,8 @@ def _gpt2_layer(block: nn.Module) -> Layer:
         block.ln_cross_attn,
         cross=True,
     )
-    return Layer(attention, looking, _turned(mlp.c_fc), mlp.act, _turned(mlp.c_proj), block.ln_2, norm_first=True)
+    act = nn.GELU(approximate="tanh") if isinstance(mlp.act, NewGELUActivation) else mlp.act  # one operation for five
+    return Layer(attention, looking, _turned(mlp.c_fc), act, _turned(mlp.c_proj), block.ln_2, norm_first=True)
 
 
 def vit_gpt2_decoder(model: VisionEncoderDecoderModel, null: Tensor | None = None) -> TextDecoder:
@@ -107,7 +112,7 @@ def vit_gpt2_decoder(model: VisionEncoderDecoderModel, null: Tensor | None = Non
         gpt2.wte.weight,
         gpt2.wpe.weight,
         nn.Identity(),
-        [_gpt2_layer(block) for block in gpt2.h],
+        [gpt2_layer(block) for block in gpt2.h],
         gpt2.ln_f,
         (model.decoder.lm_head.weight, None),
         torch.zeros(model.config.decoder.hidden_size) if null is None else null,

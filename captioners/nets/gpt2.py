@@ -1,8 +1,7 @@
-"""A causal LM of transformers behind the call of `CausalLM`: a cache that is plain (k, v) pairs, left padding,
-gradients into the cache.
+"""GPT-2 behind the call of `CausalLM`: a cache that is plain (k, v) pairs, left padding, gradients into the cache.
 
 Method 2 moves the cache by gradient descent and method 1 reads behind prompts of different lengths; both see GPT-2 as
-they see our own small model.
+they see our own small model. The layers are those of `text_decoder`, with the weights of transformers' model.
 """
 
 from __future__ import annotations
@@ -12,10 +11,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, GPT2LMHeadModel
-from transformers.cache_utils import DynamicLayer
+from transformers import GPT2LMHeadModel
 
-from captioners.nets.transformer import KeysValues
+from captioners.nets.few_rows import laid_out, linear
+from captioners.nets.from_transformers import gpt2_layer
+from captioners.nets.key_value_cache import GrowingCache
+from captioners.nets.text_decoder import additive
+from captioners.nets.transformer import KeysValues, causal_mask
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,17 @@ class Gpt2Context:
 
 
 class Gpt2(nn.Module):
-    """p(next token | tokens so far), with transformers' cache inside."""
+    """p(next token | tokens so far)."""
 
     def __init__(self, model: GPT2LMHeadModel):
         super().__init__()
-        self.model = model
+        gpt2 = model.transformer
+        if model.lm_head.weight.data_ptr() != gpt2.wte.weight.data_ptr():
+            raise ValueError("its output layer is not its embedding.")
         self.config = Gpt2Context(model.config.vocab_size, model.config.n_positions)
+        self.tokens = nn.Parameter(laid_out(gpt2.wte.weight.detach()))  # also the output layer
+        self.positions = nn.Parameter(gpt2.wpe.weight.detach())
+        self.layers, self.norm = nn.ModuleList(gpt2_layer(block) for block in gpt2.h), gpt2.ln_f
 
     def forward(
         self, ids: Tensor, past: list[KeysValues] | None = None, mask: Tensor | None = None
@@ -41,13 +48,12 @@ class Gpt2(nn.Module):
 
         `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.
         """
-        start = past[0][0].shape[2] if past else 0
+        start, length = past[0][0].shape[2] if past else 0, ids.shape[1]
         if mask is None:
-            mask = torch.ones(len(ids), start + ids.shape[1], dtype=torch.bool, device=ids.device)
-        positions = (mask.long().cumsum(1) - 1).clamp(0, self.config.context - 1)[:, start:]
-        cache = _cache(past or [])
-        out = self.model(ids, attention_mask=mask.long(), position_ids=positions, past_key_values=cache, use_cache=True)
-        return out.logits, [(layer.keys, layer.values) for layer in cache.layers]
+            mask = torch.ones(len(ids), start + length, dtype=torch.bool, device=ids.device)
+        positions = (mask.long().cumsum(1) - 1)[:, start:]
+        seen = causal_mask(length, start, ids.device) & mask[:, None, None]
+        return self._read(ids, positions, _and_itself(seen), past)
 
     def branches(self, ids: Tensor, past: list[KeysValues], mask: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
         """Several continuations of each row, which share the row's cache instead of having a copy each: logits (b, t,
@@ -68,21 +74,20 @@ class Gpt2(nn.Module):
         owner, place = owner.to(ids.device), place.to(ids.device)
         own = (owner[:, :, None] == owner[:, None, :]) & (place[:, None, :] <= place[:, :, None])
         seen = torch.cat([mask[:, None, :].expand(-1, length, -1), own], dim=2)[:, None]
-        added = torch.zeros(seen.shape, dtype=past[0][0].dtype, device=ids.device).masked_fill(
-            ~seen, torch.finfo(past[0][0].dtype).min
-        )
-        positions = (mask.sum(1, keepdim=True) + place).clamp(max=self.config.context - 1)
-        return self.model(
-            ids, attention_mask=added, position_ids=positions, past_key_values=_cache(past), use_cache=True
-        ).logits
+        return self._read(ids, mask.sum(1, keepdim=True) + place, seen, past)[0]
+
+    def _read(
+        self, ids: Tensor, positions: Tensor, seen: Tensor, past: list[KeysValues] | None
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """Tokens (b, t) at their positions (b, t), of which each sees what `seen` (b, 1, t, past + t) allows."""
+        x = (self.tokens[ids] + self.positions[positions.clamp(0, self.config.context - 1)]).flatten(0, 1)
+        cache, shown = GrowingCache(past), additive(seen, x.dtype)
+        for layer in self.layers:
+            x = layer(x, len(ids), cache, shown, None, None)
+        return linear(self.norm(x), self.tokens).unflatten(0, ids.shape), cache.pairs
 
 
-def _cache(past: list[KeysValues]) -> DynamicCache:
-    """Keys and values as they are: `update` would copy all that is kept for every token."""
-    cache = DynamicCache()
-    for k, v in past:
-        layer = DynamicLayer()
-        layer.lazy_initialization(k, v)
-        layer.keys, layer.values = k, v
-        cache.layers.append(layer)
-    return cache
+def _and_itself(seen: Tensor) -> Tensor:
+    """seen (b, 1, t, past + t): a token that is padding sees itself, because a mean over nothing is not a number."""
+    seen.diagonal(seen.shape[-1] - seen.shape[-2], -2, -1).fill_(True)
+    return seen

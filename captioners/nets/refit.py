@@ -5,10 +5,8 @@ stay.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from transformers.activations import NewGELUActivation
-from transformers.pytorch_utils import Conv1D
 
-from captioners.nets.few_rows import linear
+from captioners.nets.few_rows import laid_out, linear
 
 
 class FewRowsLinear(nn.Linear):
@@ -18,23 +16,13 @@ class FewRowsLinear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-class FewRowsConv1D(Conv1D):
-    """GPT-2's kind of linear layer, whose weight is (in, out)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.t(), self.bias)
-
-
 def for_few_rows(model: nn.Module) -> nn.Module:
-    """Linear layers are exchanged, their weights laid out output by output; GELU becomes one operation."""
-    for module in list(model.modules()):
-        module.__class__ = LAYERS.get(type(module), type(module))
-        if isinstance(module, Conv1D):
-            module.weight.data = module.weight.data.t().contiguous().t()
-        for name, child in module.named_children():
-            if isinstance(child, NewGELUActivation):
-                setattr(module, name, nn.GELU(approximate="tanh"))
+    """Linear layers are exchanged, and matrices stored as they are read fastest."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = FewRowsLinear
+        if isinstance(module, nn.Linear):
+            module.weight.data = laid_out(module.weight.data)
+        elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+            module.in_proj_weight.data = laid_out(module.in_proj_weight.data)
     return model
-
-
-LAYERS = {nn.Linear: FewRowsLinear, Conv1D: FewRowsConv1D}

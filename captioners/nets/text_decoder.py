@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioners.nets.captioner import Condition
-from captioners.nets.few_rows import linear
+from captioners.nets.few_rows import laid_out, linear
+from captioners.nets.key_value_cache import GrowingCache, KeyValueCache, StaticCache
 from captioners.nets.transformer import KeysValues, causal_mask
 
 Affine = tuple[Tensor, Tensor | None]  # weight (out, in) and bias of a linear layer
@@ -28,7 +29,7 @@ class Packed(nn.Module):
         super().__init__()
         weights = [weight.detach() for weight, _ in layers]
         biases = [weight.new_zeros(len(weight)) if bias is None else bias.detach() for weight, bias in layers]
-        self.weight = nn.Parameter(torch.cat(weights).contiguous())
+        self.weight = nn.Parameter(laid_out(torch.cat(weights)))
         self.bias = nn.Parameter(torch.cat(biases))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,21 +87,19 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         rows: int,
-        past: KeysValues | None,
+        cache: KeyValueCache,
         mask: Tensor | None,
         pair: KeysValues | None,
         shown: Tensor | None,
-    ) -> tuple[Tensor, KeysValues]:
-        """x (rows · t, width) → the same, and the keys and values of past + t positions."""
+    ) -> Tensor:
+        """x (rows · t, width) → the same; keys and values go through the cache."""
         q, k, v = self.attention.split(self.attention.entering(self._before(x, self.attention.norm)), rows)
-        if past is not None:
-            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-        x = self._after(x, self.attention.attend(q, (k, v), mask), self.attention.norm)
+        x = self._after(x, self.attention.attend(q, cache.extend(k, v), mask), self.attention.norm)
         if self.cross is not None:
             (q,) = self.cross.split(self.cross.entering(self._before(x, self.cross.norm)), rows)
             x = self._after(x, self.cross.attend(q, pair, shown), self.cross.norm)
         y = self.down(self.act(self.up(self._before(x, self.norm))))
-        return self._after(x, y, self.norm), (k, v)
+        return self._after(x, y, self.norm)
 
     def _before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
         return norm(x) if self.norm_first else x
@@ -128,10 +127,11 @@ class TextDecoder(nn.Module):
         opening: Sequence[int] = (),  # read before the first token, for models whose captions begin with several
     ):
         super().__init__()
-        self.tokens, self.positions = nn.Parameter(tokens.detach()), nn.Parameter(positions.detach())
-        self.entry, self.layers, self.end = entry, nn.ModuleList(layers), end
         tied = head[0].data_ptr() == tokens.data_ptr()
-        self.head = None if tied else nn.Parameter(head[0].detach())
+        self.tokens = nn.Parameter(laid_out(tokens.detach()) if tied else tokens.detach())
+        self.positions = nn.Parameter(positions.detach())
+        self.entry, self.layers, self.end = entry, nn.ModuleList(layers), end
+        self.head = None if tied else nn.Parameter(laid_out(head[0].detach()))
         self.head_bias = None if head[1] is None else nn.Parameter(head[1].detach())
         self.null, self.opening = nn.Parameter(null.clone()), tuple(opening)
 
@@ -157,11 +157,10 @@ class TextDecoder(nn.Module):
 
     def _read_prefix(self, grid: Tensor) -> list[KeysValues]:
         """Keys and values of cells that see each other, layer by layer."""
-        x, pairs = grid.flatten(0, 1), []
+        x, cache = grid.flatten(0, 1), GrowingCache(None)
         for layer in self.layers:
-            x, pair = layer(x, len(grid), None, None, None, None)
-            pairs.append(pair)
-        return pairs
+            x = layer(x, len(grid), cache, None, None, None)
+        return cache.pairs
 
     def forward(
         self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
@@ -170,27 +169,50 @@ class TextDecoder(nn.Module):
         asked = ids.shape[1]
         if self.opening and past is None:
             ids = torch.cat([ids.new_tensor(self.opening).expand(len(ids), -1), ids], dim=1)
-        rows, length = ids.shape
-        cells = condition.mask.shape[-1] - 1 if self.prefixed else 0
-        start = past[0][0].shape[2] - cells if past else 0
-        x = self.entry(self.tokens[ids] + self.positions[start : start + length]).flatten(0, 1)
+        length = ids.shape[1]
+        start = past[0][0].shape[2] - self._cells(condition) if past else 0
         mask = causal_mask(length, start, ids.device) if length > 1 or self.prefixed else None
-        shown = None if self.prefixed else _additive(condition.mask, x.dtype)
+        cache = GrowingCache(past or (condition.keys_values if self.prefixed else None))
+        return self._read(ids, slice(start, start + length), mask, condition, cache, asked), cache.pairs
+
+    def step(self, ids: Tensor, place: Tensor, condition: Condition, room: list[KeysValues]) -> Tensor:
+        """ids (b, 1), which stand at `place` (1,) of a cache with room (`StaticCache`) → logits (b, 1, vocab)."""
+        cells = self._cells(condition)
+        seen = torch.arange(room[0][0].shape[2] - cells, device=ids.device) <= place - cells
+        return self._read(ids, place - cells, seen[None, None, None], condition, StaticCache(room, place), 1)
+
+    def _cells(self, condition: Condition) -> int:
+        """How many places of the cache the input takes, which stand before the text."""
+        return condition.mask.shape[-1] - 1 if self.prefixed else 0
+
+    def _read(
+        self,
+        ids: Tensor,
+        places: slice | Tensor,
+        mask: Tensor | None,
+        condition: Condition,
+        cache: KeyValueCache,
+        asked: int,
+    ) -> Tensor:
+        """Tokens (b, t) at some places of the text, of which each sees what `mask` allows: logits (b, asked, vocab) of
+        the last ones.
+        """
+        rows, length = ids.shape
+        x = self.entry(self.tokens[ids] + self.positions[places]).flatten(0, 1)
         pairs: list[KeysValues | None] = [None] * len(self.layers)
+        shown = None
         if self.prefixed:
             before = condition.mask[..., 1:].expand(-1, -1, length, -1)
             mask = torch.cat([before, mask.expand(rows, -1, -1, -1)], dim=-1)
-            past = past or condition.keys_values
         else:
-            pairs = condition.keys_values
-        cache = []
-        for i, layer in enumerate(self.layers):
-            x, kept = layer(x, rows, past[i] if past else None, mask, pairs[i], shown)
-            cache.append(kept)
+            pairs, shown = condition.keys_values, additive(condition.mask, x.dtype)
+        for layer, pair in zip(self.layers, pairs, strict=True):
+            x = layer(x, rows, cache, mask, pair, shown)
         x = x.unflatten(0, (rows, length))[:, -asked:].flatten(0, 1)
         logits = linear(self.end(x), self.tokens if self.head is None else self.head, self.head_bias)
-        return logits.unflatten(0, (rows, asked)).float(), cache
+        return logits.unflatten(0, (rows, asked)).float()
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a mask allows attention, −inf elsewhere: added to the scores once, instead of by every layer anew."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)

@@ -17,6 +17,8 @@ from captioners.ui.runtime.hosting import gpu_is_lent
 if gpu_is_lent():
     import spaces  # noqa: F401  before torch, whose CUDA it stands in for
 
+    os.environ.setdefault("CAPTION_LAB_CUDA_GRAPHS", "0")  # what a loan records is gone with it
+
 from captioners.lab import Lab
 from captioners.profiles.base import PROFILES, pick_device
 from captioners.study.store import Store

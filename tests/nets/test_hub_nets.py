@@ -128,10 +128,12 @@ def test_greedy_captions_are_those_of_open_clips_own_generate(coca, pictures, mo
 
 
 @torch.no_grad()
-def test_a_coca_made_ready_for_few_rows_says_the_same(coca, pictures, ids, monkeypatch):
+@pytest.mark.parametrize("by_input", [False, True])
+def test_a_coca_made_ready_for_few_rows_says_the_same(coca, pictures, ids, by_input, monkeypatch):
     monkeypatch.setattr(few_rows, "LARGE", 1)
-    monkeypatch.setattr(few_rows, "parts_are_faster", lambda: True)
+    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, True))
     other = for_few_rows(deepcopy(coca))
+    assert other.text.transformer.resblocks[0].mlp.c_fc.weight.t().is_contiguous() == by_input
     for (name, mine), theirs in zip(other.state_dict().items(), coca.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs), name
     expected = coca(pictures, ids, output_labels=False)["logits"]
@@ -159,9 +161,20 @@ def test_few_rows_times_a_matrix_is_the_product(rows, parts, padded, monkeypatch
 
 
 def test_the_races_have_a_winner_and_are_run_once():
-    for race in (few_rows.parts_are_faster, few_rows.padding_is_faster):
-        assert race() in (True, False)
-        assert race.cache_info().currsize == 1
+    assert few_rows._fastest() == (few_rows.columns_are_faster(), few_rows.parts_are_faster())
+    assert few_rows.padding_is_faster() in (True, False)
+    assert [race.cache_info().currsize for race in (few_rows._fastest, few_rows.padding_is_faster)] == [1, 1]
+
+
+@pytest.mark.parametrize("by_input", [False, True])
+def test_a_large_matrix_is_stored_as_it_is_read_fastest_and_stays_the_same(by_input, monkeypatch):
+    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, False))
+    large, small = torch.randn(1024, 256), torch.randn(3, 5)
+    for matrix in (large, large.t().contiguous().t()):
+        stored = few_rows.laid_out(matrix)
+        assert torch.equal(stored, large)
+        assert stored.t().is_contiguous() == by_input
+    assert few_rows.laid_out(small).is_contiguous()
 
 
 def test_few_rows_have_gradients(monkeypatch):
@@ -189,11 +202,12 @@ def test_a_text_tower_says_the_same_on_as_many_positions_as_the_longest_text_has
 
 
 @torch.no_grad()
-def test_gpt2_token_by_token_and_padded_says_what_transformers_says(monkeypatch):
+@pytest.mark.parametrize("by_input", [False, True])
+def test_gpt2_token_by_token_and_padded_says_what_transformers_says(by_input, monkeypatch):
     model = tiny_gpt2().eval()
     monkeypatch.setattr(few_rows, "LARGE", 1)
-    monkeypatch.setattr(few_rows, "parts_are_faster", lambda: True)
-    lm = Gpt2(for_few_rows(deepcopy(model)))
+    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, True))
+    lm = Gpt2(model)
     ids = torch.randint(0, 200, (1, 9), generator=torch.Generator().manual_seed(3))
     expected = model(ids).logits
     padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], 1)
@@ -205,6 +219,15 @@ def test_gpt2_token_by_token_and_padded_says_what_transformers_says(monkeypatch)
         rows.append(logits)
     assert torch.allclose(torch.cat(rows, 1)[:, 4:], expected, atol=1e-4)
     assert torch.allclose(lm(ids)[0], expected, atol=1e-5)
+
+
+def test_a_gpt2_that_is_built_otherwise_is_refused():
+    untied, scaled = tiny_gpt2(), tiny_gpt2()
+    untied.lm_head.weight = torch.nn.Parameter(untied.lm_head.weight.detach().clone())
+    scaled.transformer.h[0].attn.scale_attn_by_inverse_layer_idx = True
+    for model, says in ((untied, "output layer is not its embedding"), (scaled, "attention is scaled otherwise")):
+        with pytest.raises(ValueError, match=says):
+            Gpt2(model)
 
 
 def test_gpt2s_cache_takes_gradients_and_its_weights_do_not():

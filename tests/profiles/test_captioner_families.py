@@ -22,6 +22,7 @@ from tiny_hub import load_half, save_all
 
 from captioners import registry
 from captioners.lab import Lab
+from captioners.nets import few_rows
 from captioners.nets.from_transformers import blip_decoder, git_decoder, vit_gpt2_decoder, whisper_decoder
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import promise
@@ -73,7 +74,10 @@ MADE = {"blip": blip, "git": git, "vit-gpt2": vit_gpt2, "whisper": whisper}
 
 @pytest.fixture(scope="module", params=MADE)
 def made(request) -> SimpleNamespace:
-    with torch.no_grad():
+    """Matrices stored input by input, as large ones are where that is faster."""
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few_rows, "LARGE", 1)
+        patch.setattr(few_rows, "_fastest", lambda: (True, False))
         decoder, grid, start, end, theirs = MADE[request.param]()
         condition = decoder.eval().condition({"image": grid}, torch.arange(len(grid)))
     return SimpleNamespace(

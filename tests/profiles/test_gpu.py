@@ -12,6 +12,7 @@ from tiny_hub import save_all
 from captioners import registry
 from captioners.cli import main
 from captioners.lab import Lab
+from captioners.profiles.hub.model_loader import ModelLoader
 
 METHODS = [spec.id for spec in registry.available()]
 BRIEF = {"max_tokens": 4, "num_steps": 2, "num_candidates": 2, "top_k": 8}
@@ -76,6 +77,42 @@ def test_hub_models_caption_on_a_gpu(name, kind, models, request):
         result = lab.caption(request.getfixturevalue(kind), name, brief(name, lm_weight=0.3))
     assert result.trace
     assert all(math.isfinite(entry.cond) for entry in result.trace)
+
+
+@pytest.mark.filterwarnings("ignore:This GPU decodes without CUDA graphs")
+def test_recorded_steps_caption_on_a_gpu_as_plain_ones_do(models, picture, monkeypatch):
+    """The pretended one cannot record, and does the same steps on tensors that stay where they are."""
+    captions, settings = [], brief("cfg", lm_weight=0.3, guidance_scale=2)
+    for replays in (False, True):
+        monkeypatch.setattr(ModelLoader, "replays", replays)
+        with pretend_gpu():
+            method = Lab("hub", "cuda", str(models)).method("cfg")
+            captions.append([c.caption for c in method.caption(picture, settings).candidates])
+    assert captions[0] == captions[1]
+    assert method.models.caption_decoder().recordings
+
+
+@pytest.mark.parametrize(
+    ("device", "half", "switch", "replays"),
+    [("cuda", True, None, True), ("cuda", True, "0", False), ("cuda", False, None, False), ("cpu", True, None, False)],
+)
+def test_steps_are_recorded_on_a_gpu_unless_it_is_switched_off_or_trains(device, half, switch, replays, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CAPTION_LAB_CUDA_GRAPHS", raising=False)
+    if switch:
+        monkeypatch.setenv("CAPTION_LAB_CUDA_GRAPHS", switch)
+    assert ModelLoader({}, device, half=half).replays == replays
+
+
+def test_what_stays_in_full_precision_is_multiplied_in_tf32_on_a_gpu(models):
+    before = torch.get_float32_matmul_precision()
+    try:
+        for device, precision in (("cpu", before), ("cuda", "high")):
+            with pretend_gpu():
+                Lab("hub", device, str(models))
+            assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_an_evaluation_runs_on_a_gpu(tmp_path, capsys):

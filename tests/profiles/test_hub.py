@@ -14,7 +14,7 @@ from tiny_hub import CLIP, load_half, save_all, save_open_clip, tiny_clip
 from captioners import registry
 from captioners.lab import Lab
 from captioners.media import load_media
-from captioners.methods.continuations import ContinuationScorer
+from captioners.methods.continuations import ContinuationScorer, sorted_vocabulary
 from captioners.nets.encoders import square_pixels
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import matchers
@@ -238,6 +238,11 @@ def test_an_unfinished_piece_counts_every_token_that_begins_with_it(coca, clip_w
         longer = longer + sum(logp[i, t] for i, t in enumerate(ids[:-1])).exp() * rest
     expected = torch.stack([torch.as_tensor(longer), p[words.raw(" dog")].prod()]).log().log_softmax(0)
     assert found[piece] - found[whole] == pytest.approx((expected[0] - expected[1]).item(), abs=1e-3)
+
+
+def test_a_vocabulary_is_sorted_once(coca):
+    tokenizer = coca.models.lm_tokenizer
+    assert sorted_vocabulary(tokenizer) is sorted_vocabulary(tokenizer)
 
 
 def test_guided_by_gpt2_rows_do_not_disturb_each_other(coca, draw):

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from captioners.contract import ConditionalDecoder
 from captioners.nets.encoders import Features
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
@@ -147,9 +148,10 @@ class CaptionerFamilyModels(HubModels):
         found = self.grids.get(list(media), self.model.grids)
         return [Features(grid, grid.mean(0)) for grid in found]
 
-    def caption_decoder(self) -> nn.Module:
+    def caption_decoder(self) -> ConditionalDecoder:
         """The captioner, token by token."""
-        return self.model.decoder
+        decoder: ConditionalDecoder = self.model.decoder
+        return decoder
 
     def language_model(self) -> Gpt2:
         """The LM that guides."""

@@ -7,6 +7,7 @@ Everything is loaded from a folder: the hub's own cache for a hub name, so that 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -57,6 +58,15 @@ class ModelLoader:
     def dtype(self) -> torch.dtype:
         """Half precision on a GPU."""
         return torch.float16 if self.half and self.device.startswith("cuda") else torch.float32
+
+    @property
+    def replays(self) -> bool:
+        """Whether the captioner's steps are recorded and replayed: on a GPU, unless CAPTION_LAB_CUDA_GRAPHS is 0.
+
+        A training wants gradients instead.
+        """
+        wanted = self.half and os.environ.get("CAPTION_LAB_CUDA_GRAPHS") != "0"
+        return wanted and self.device.startswith("cuda") and torch.cuda.is_available()
 
     def has(self, role: str) -> bool:
         """Whether a model is named for this role."""

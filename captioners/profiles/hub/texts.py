@@ -15,7 +15,6 @@ from torch import Tensor
 from captioners.contract import TokenVectors
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.language_model import sequence_log_likelihood
-from captioners.nets.refit import for_few_rows
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
@@ -33,8 +32,6 @@ def language_model(role: str, loader: ModelLoader) -> tuple[Gpt2, Gpt2Vocabulary
         from transformers import GPT2LMHeadModel, GPT2TokenizerFast
 
         net = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32)
-        if loader.device == "cpu":
-            net = for_few_rows(net)
         return loader.ready(Gpt2(net)), Gpt2Vocabulary(GPT2TokenizerFast.from_pretrained(path))
 
     return loader.get(role, load)

@@ -10,12 +10,13 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from captioners.nets.replayed import ReplayedDecoder
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import Vocabulary
@@ -29,7 +30,7 @@ class CaptionModel:
     kind: Modality  # what it describes
     vocabulary: Vocabulary
     grids: Callable[[list[Media]], Tensor]  # (n, cells, width), on the device
-    decoder: nn.Module  # with the interface of `CaptionDecoder`
+    decoder: Any  # a `ConditionalDecoder`; a training asks more of it
     without: str  # what stands for no input in p(x), in words; "" if it was trained without
     net: Any = None  # the library's own model, for a training that goes on with it
 
@@ -62,7 +63,8 @@ def load_captioner(path: Path, source: Source, loader: ModelLoader) -> CaptionMo
         raise ValueError(
             f"it is a {found or 'model without a configuration'}, and captioners are one of {', '.join(known)}."
         )
-    return known[found](path, source, loader)
+    model = known[found](path, source, loader)
+    return replace(model, decoder=ReplayedDecoder(model.decoder)) if loader.replays else model
 
 
 def model_type(path: Path, source: Source) -> str:
