@@ -43,7 +43,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_all(self, texts: Iterable[str]) -> list[list[int]]:
-        """`encode` for many."""
+        """The token ids of several texts, each as `encode` gives them."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -94,7 +94,7 @@ class LanguageModel(Protocol):
 
     @property
     def config(self) -> LanguageModelConfig:
-        """Its size."""
+        """The size of the model."""
         ...
 
     def __call__(
@@ -149,7 +149,7 @@ class Matcher(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     @property
@@ -163,11 +163,11 @@ class Matcher(Protocol):
         ...
 
     def embed_media(self, media: list[Media]) -> Tensor:
-        """(n, d)."""
+        """The vectors (n, d) of the media."""
         ...
 
     def embed_text(self, texts: list[str]) -> Tensor:
-        """(n, d), without the prompt: callers add it."""
+        """The vectors (n, d) of the texts, without the prompt: callers add it."""
         ...
 
 
@@ -185,7 +185,7 @@ class YesNoClassifier(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     def probability(self, texts: list[str]) -> Tensor:
@@ -198,7 +198,7 @@ class FluencyJudge(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     @property
@@ -207,7 +207,7 @@ class FluencyJudge(Protocol):
         ...
 
     def log_likelihood(self, texts: list[str]) -> list[float]:
-        """Nats, the end of the sentence included."""
+        """The log-likelihood of each text in nats, the end of the sentence included."""
         ...
 
 
@@ -224,7 +224,7 @@ class TextJudge(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:

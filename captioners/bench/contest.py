@@ -57,11 +57,11 @@ def contests() -> dict[str, Contest]:
 
 def chosen(only: Collection[str] | None = None) -> list[Contest]:
     """The contests that are named, or all of them."""
-    known = contests()
+    by_name = contests()
     for name in only or ():
-        if name not in known:
-            raise CaptionLabError(f"There is no contest called {name!r}: choose from {', '.join(known)}.")
-    return [known[name] for name in dict.fromkeys(only or known)]
+        if name not in by_name:
+            raise CaptionLabError(f"There is no contest called {name!r}: choose from {', '.join(by_name)}.")
+    return [by_name[name] for name in dict.fromkeys(only or by_name)]
 
 
 def run(contest: Contest, profile: Profile, repeats: int = REPEATS) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def run(contest: Contest, profile: Profile, repeats: int = REPEATS) -> dict[str,
     for _ in range(min(repeats, contest.repeats or repeats)):
         for name, side in work.items():
             times[name].append(_timed(side))
-    ratios = [theirs / mine for mine, theirs in zip(times["ours"], times["peer"], strict=True)]
+    ratios = [peer_time / our_time for our_time, peer_time in zip(times["ours"], times["peer"], strict=True)]
     return {
         "name": contest.name,
         "says": contest.says,

@@ -77,14 +77,14 @@ def _blip(guided: bool) -> tuple[Work, Work]:
     from captioners.nets.from_transformers import blip_decoder
 
     torch.manual_seed(0)
-    theirs = BlipForConditionalGeneration(BlipConfig()).eval()
-    decoder = blip_decoder(deepcopy(theirs)).eval()
-    text, picture = theirs.config.text_config, torch.randn(1, 3, 384, 384)
+    reference = BlipForConditionalGeneration(BlipConfig()).eval()
+    decoder = blip_decoder(deepcopy(reference)).eval()
+    text, picture = reference.config.text_config, torch.randn(1, 3, 384, 384)
     start, end = text.bos_token_id, text.sep_token_id
 
     @torch.inference_mode()
     def ours() -> int:
-        grid = theirs.vision_model(picture).last_hidden_state
+        grid = reference.vision_model(picture).last_hidden_state
         condition = decoder.condition({"image": grid}, torch.tensor([0]))
         if guided:
             condition = condition.joined(condition.removed())
@@ -100,19 +100,21 @@ def _blip(guided: bool) -> tuple[Work, Work]:
 
     @torch.inference_mode()
     def plain() -> int:
-        theirs.generate(picture, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
+        reference.generate(picture, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
         return 1
 
     @torch.inference_mode()
     def twice() -> int:
-        grid = theirs.vision_model(picture).last_hidden_state
-        seen: list[torch.Tensor] = [grid, torch.zeros_like(grid)]
+        grid = reference.vision_model(picture).last_hidden_state
+        contexts: list[torch.Tensor] = [grid, torch.zeros_like(grid)]
         caches: list[Any] = [None, None]
         ids = torch.tensor([[start]])
         for _ in range(TOKENS):
             branches = []
             for i in range(2):
-                out = theirs.text_decoder(ids, encoder_hidden_states=seen[i], past_key_values=caches[i], use_cache=True)
+                out = reference.text_decoder(
+                    ids, encoder_hidden_states=contexts[i], past_key_values=caches[i], use_cache=True
+                )
                 caches[i] = out.past_key_values
                 branches.append(out.logits[0, -1])
             ids = best(*branches).expand(1, 1)

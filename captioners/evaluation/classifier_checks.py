@@ -67,12 +67,14 @@ def accuracy_table(
     Beside whole captions their first halves, because a guide judges beginnings.
     """
     rows = []
-    for some in captions:
-        halves = [" ".join(words[: max(1, len(words) // 2)]) for words in map(str.split, some.texts)]
+    for corpus in captions:
+        halves = [" ".join(words[: max(1, len(words) // 2)]) for words in map(str.split, corpus.texts)]
         cells = []
         for kind, classifier in classifiers.values():
-            cells += [_percent(_share_right(classifier, texts, some.kind == kind)) for texts in (some.texts, halves)]
-        rows.append([some.name, "heard" if some.kind == "audio" else "seen", len(some.texts), *cells])
+            cells += [
+                _percent(_share_right(classifier, texts, corpus.kind == kind)) for texts in (corpus.texts, halves)
+            ]
+        rows.append([corpus.name, "heard" if corpus.kind == "audio" else "seen", len(corpus.texts), *cells])
     headings = [f"{name} right{part}" for name in classifiers for part in ("", ", first halves")]
     return _table(["captions", "of what is", "n", *headings], rows)
 
@@ -86,12 +88,12 @@ def sweep_table(lab: Lab, dataset: Dataset, points: Sequence[dict[str, Any]], jo
     settings = [lab.method(METHOD).spec.settings(**point) for point in points]
     runs = evaluate(lab, dataset, [METHOD], {METHOD: settings}, journal=journal).runs
     journal.unlink(missing_ok=True)
-    there = [name for name in COLUMNS if name in runs[0].metrics]
+    names = [name for name in COLUMNS if name in runs[0].metrics]
     rows = [
-        [_words(point), *_cells(run, there), f"{run.seconds / run.n:.2f}"]
+        [_words(point), *_cells(run, names), f"{run.seconds / run.n:.2f}"]
         for point, run in zip(points, runs, strict=True)
     ]
-    return _table(["settings", *(COLUMNS[name][0] for name in there), "seconds"], rows)
+    return _table(["settings", *(COLUMNS[name][0] for name in names), "seconds"], rows)
 
 
 def _words(point: dict[str, Any]) -> str:
@@ -119,7 +121,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def read_split(place: str, limit: int | None = None) -> Dataset:
-    """`DIR` or `DIR:SPLIT`."""
+    """Read the data set named as `DIR` or `DIR:SPLIT`."""
     folder, _, split = place.partition(":")
     return read_dataset(folder, split or None, limit)
 
@@ -171,9 +173,11 @@ def run(args: argparse.Namespace) -> str:
     lab = Lab(args.profile, args.device, args.models, args.checkpoint)
     parts: list[str] = []
     if "accuracy" in args.only:
-        given: dict[Modality, list[str]] = {"audio": args.heard, "image": args.seen}
+        assignments_by_kind: dict[Modality, list[str]] = {"audio": args.heard, "image": args.seen}
         captions = [
-            read_real_captions(some, kind, args.limit) for kind, assignments in given.items() for some in assignments
+            read_real_captions(assignment, kind, args.limit)
+            for kind, assignments in assignments_by_kind.items()
+            for assignment in assignments
         ]
         if not captions:
             raise CaptionLabError(
@@ -196,14 +200,14 @@ def run(args: argparse.Namespace) -> str:
 
 def _classifiers(lab: Lab, args: argparse.Namespace) -> dict[str, tuple[Modality, YesNoClassifier]]:
     """Both guides by name, and those of every folder given with --beside."""
-    found: dict[str, tuple[Modality, YesNoClassifier]] = {}
+    classifiers: dict[str, tuple[Modality, YesNoClassifier]] = {}
     labs = {"": lab}
     for folder in args.beside:
         labs[f" ({Path(folder).name})"] = Lab(args.profile, args.device, args.models, [*args.checkpoint, folder])
     for suffix, its_lab in labs.items():
         models = cast(SteeredModels, its_lab.method(METHOD).models)
-        found |= {name + suffix: (kind, models.classifier(kind)) for name, kind in CLASSIFIERS.items()}
-    return found
+        classifiers |= {name + suffix: (kind, models.classifier(kind)) for name, kind in CLASSIFIERS.items()}
+    return classifiers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

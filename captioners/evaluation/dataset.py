@@ -115,28 +115,28 @@ def _read_jsonl(folder: Path) -> list[Item]:
         name = row[kind]
         if name in items:
             raise CaptionLabError(f"{where} repeats {name!r}: put all its captions on one line.")
-        split, seen = str(row.get("split", "")), _read_objects(where, row)
-        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, **seen)
+        split, annotations = str(row.get("split", "")), _read_objects(where, row)
+        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, **annotations)
     return list(items.values())
 
 
 def _read_objects(where: str, row: dict[str, Any]) -> dict[str, Any]:
     """What people boxed in a picture, and its size, where a line tells."""
-    found: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
     try:
         if "objects" in row:
-            found["objects"] = tuple(str(name) for name in row["objects"])
+            annotations["objects"] = tuple(str(name) for name in row["objects"])
         if "boxes" in row:
-            found["boxes"] = {name: tuple(_box(box) for box in some) for name, some in row["boxes"].items()}
+            annotations["boxes"] = {name: tuple(_box(box) for box in boxes) for name, boxes in row["boxes"].items()}
         if "size" in row:
             width, height = row["size"]
-            found["size"] = (int(width), int(height))
-            if min(found["size"]) < 1:
+            annotations["size"] = (int(width), int(height))
+            if min(annotations["size"]) < 1:
                 raise ValueError(row["size"])
     except (ValueError, TypeError, AttributeError):
         shape = '"objects": [CLASS, …], "boxes": {CLASS: [[left, top, width, height], …]}, "size": [width, height]'
         raise CaptionLabError(f"{where} has objects, boxes or a size of another shape: write {shape}.") from None
-    return found
+    return annotations
 
 
 def _box(values: Sequence[float]) -> Box:

@@ -50,7 +50,7 @@ class Branch:
         ]
 
     def whole(self, ids: Tensor) -> Tensor:
-        """ids (n, t) → (n, t, vocab)."""
+        """Log-probabilities of whole captions: ids (n, t) → (n, t, vocab)."""
         return self._mixed([self.decoder(ids, condition)[0] for condition in self.conditions])
 
     def steps(self) -> Callable[[Tensor], Tensor]:
@@ -60,8 +60,8 @@ class Branch:
         def step(tokens: Tensor) -> Tensor:
             logits = []
             for i, condition in enumerate(self.conditions):
-                found, caches[i] = self.decoder(tokens, condition, caches[i])
-                logits.append(found[:, -1])
+                step_logits, caches[i] = self.decoder(tokens, condition, caches[i])
+                logits.append(step_logits[:, -1])
             return self._mixed(logits)
 
         return step
@@ -86,14 +86,14 @@ class Setting:
 
     @property
     def judges(self) -> tuple[Matcher, FluencyJudge]:
-        """Of CLIPScore and of perplexity."""
-        there = self.lab.judges("image")
-        if there.matcher is None or there.fluency is None:
-            raise CaptionLabError(" ".join(there.notes))
-        return there.matcher, there.fluency
+        """The judges of CLIPScore and of perplexity."""
+        available = self.lab.judges("image")
+        if available.matcher is None or available.fluency is None:
+            raise CaptionLabError(" ".join(available.notes))
+        return available.matcher, available.fluency
 
     def grids(self, media: list[Media]) -> Tensor:
-        """(n, cells, c)."""
+        """The encoder's grids (n, cells, c) of some media."""
         return torch.stack([features.grid for features in self.models.encode(media)])
 
 
@@ -115,7 +115,7 @@ def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
         "a shuffled picture": [reference[shuffled]],
         **{f"mixture of {size}": same(*reference[:size, None]) for size in MIXED},
     }
-    return {name: Branch(decoder, some, grid) for name, some in inputs.items()}
+    return {name: Branch(decoder, replaced, grid) for name, replaced in inputs.items()}
 
 
 def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str, Any]]:
@@ -124,36 +124,39 @@ def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str
     """
     tokenizer, start = setting.models.tokenizer, setting.models.start_token("image")
     rows = [[start, *ids][: MAX_TOKENS + 1] for ids in tokenizer.encode_all(setting.captions)]
-    ids, there = tokenizer.batch(rows), torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows])
+    ids, is_token = (
+        tokenizer.batch(rows),
+        torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows]),
+    )
     grid, vectors = setting.grids(setting.media), embed_media(setting.judges[0], setting.media)
     cond = Branch(setting.models.caption_decoder(), [grid], grid)
-    asked = branches(setting, grid)
-    truth = next(iter(asked.values()))
+    by_name = branches(setting, grid)
+    truth = next(iter(by_name.values()))
     p = truth.whole(ids)
     expected = {scale: guided(cond, truth, scale, setting) for scale in scales}
-    found = []
-    for name, branch in asked.items():
-        nats = (p.exp() * (p - branch.whole(ids))).sum(-1)[there].mean().item()
+    comparisons = []
+    for name, branch in by_name.items():
+        nats = (p.exp() * (p - branch.whole(ids))).sum(-1)[is_token].mean().item()
         row: dict[str, Any] = {"name": name, "kl": nats, "scales": {}}
         for scale in scales:
             captions = expected[scale] if branch is truth else guided(cond, branch, scale, setting)
-            same = float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
-            row["scales"][scale] = measured(captions, vectors, setting) | {"same": same}
-        found.append(row)
-    return found
+            share_same = float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
+            row["scales"][scale] = measured(captions, vectors, setting) | {"same": share_same}
+        comparisons.append(row)
+    return comparisons
 
 
 def guided(cond: Branch, uncond: Branch, scale: float, setting: Setting) -> list[str]:
     """Greedy captions of s = γ c − (γ − 1) u."""
     tokenizer = setting.models.tokenizer
     tokens = torch.full((len(setting.media), 1), setting.models.start_token("image"))
-    c, u, said = cond.steps(), uncond.steps(), []
+    c, u, columns = cond.steps(), uncond.steps(), []
     for position in range(MAX_TOKENS):
         scores = scale * c(tokens) - (scale - 1) * u(tokens)
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -torch.inf
         tokens = scores.argmax(-1, keepdim=True)
-        said.append(tokens)
-    return [tokenizer.decode(row) for row in torch.cat(said, 1).tolist()]
+        columns.append(tokens)
+    return [tokenizer.decode(row) for row in torch.cat(columns, 1).tolist()]
 
 
 def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict[str, float]:
@@ -164,7 +167,7 @@ def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """As REPRODUCTION.md has it."""
+    """The comparison as the table that REPRODUCTION.md has."""
     head = [
         "p(x) by",
         "KL from the trained one",

@@ -39,7 +39,9 @@ def check(lab: Lab, dataset: Dataset) -> dict[str, Tensor]:
     prefix = net.prefix_means(dataset.kind, pooled)
     words = net.caption_means([models.tokenizer.encode(item.references[0]) for item in items])
     pairs = {"own": cosines(prefix, words), "another's": cosines(prefix, words.roll(1, 0))}
-    return {name: torch.cat([some.quantile(torch.tensor(SHARES)), some.mean()[None]]) for name, some in pairs.items()}
+    return {
+        name: torch.cat([values.quantile(torch.tensor(SHARES)), values.mean()[None]]) for name, values in pairs.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, metavar="N")
     args = parser.parse_args(arguments)
     try:
-        found = check(Lab("embedded"), read_dataset(args.folder, args.split, args.limit))
+        table = check(Lab("embedded"), read_dataset(args.folder, args.split, args.limit))
     except CaptionLabError as error:
         print(error, file=sys.stderr)
         return 2
     headings = [*(f"{100 * share:g} %" for share in SHARES), "mean"]
     print("| caption | " + " | ".join(headings) + " |\n" + "| --- " * (len(headings) + 1) + "|")
-    for name, values in found.items():
+    for name, values in table.items():
         print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
     return 0
 

@@ -32,12 +32,12 @@ def write(source: Path, out: Path) -> int:
     """The stamps as JPEGs over white with `captions.jsonl`; returns how many there are."""
     from PIL import Image
 
-    found = list(stamps(source))
-    if not found:
+    pairs = list(stamps(source))
+    if not pairs:
         raise CaptionLabError(f"There are no stamps in {source}: install Debian's package tuxpaint-stamps-default.")
     (out / "images").mkdir(parents=True, exist_ok=True)
     rows = []
-    for picture, sentence in found:
+    for picture, sentence in pairs:
         name = "-".join(picture.relative_to(source).with_suffix(".jpg").parts)
         Image.fromarray(load_media(picture, "image").data).save(out / "images" / name, quality=92)
         rows.append(json.dumps({"image": name, "captions": [sentence]}, ensure_ascii=False))

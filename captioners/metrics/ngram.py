@@ -53,8 +53,8 @@ def _bleu_counts(row: dict) -> list[int]:
 
 
 def _bleu(sums: np.ndarray, order: int) -> np.ndarray:
-    said, right = sums[..., 2 : 2 + order], sums[..., 6 : 6 + order]
-    precision = np.exp(np.log((right + TINY) / (said + SMALL)).mean(-1))
+    guessed, right = sums[..., 2 : 2 + order], sums[..., 6 : 6 + order]
+    precision = np.exp(np.log((right + TINY) / (guessed + SMALL)).mean(-1))
     ratio = (sums[..., 0] + TINY) / (sums[..., 1] + SMALL)
     return precision * np.exp(np.minimum(0.0, 1 - 1 / ratio))
 

@@ -101,13 +101,13 @@ class AudioEncoder(nn.Module):
 @torch.no_grad()
 def picture_grids(encoder: ImageEncoder, pixels: Sequence[Tensor], device: str = "cpu") -> Tensor:
     """Pictures of any shapes, each (3, h, w) → (n, cells, c); those of one shape go through the encoder together."""
-    found: dict[int, Tensor] = {}
+    grids: dict[int, Tensor] = {}
     for shape in dict.fromkeys(p.shape for p in pixels):
         places = [i for i, p in enumerate(pixels) if p.shape == shape]
         for start in range(0, len(places), BATCH):
-            some = places[start : start + BATCH]
-            found |= zip(some, encoder(torch.stack([pixels[i] for i in some]).to(device)).grid, strict=True)
-    return torch.stack([found[i] for i in range(len(pixels))])
+            batch = places[start : start + BATCH]
+            grids |= zip(batch, encoder(torch.stack([pixels[i] for i in batch]).to(device)).grid, strict=True)
+    return torch.stack([grids[i] for i in range(len(pixels))])
 
 
 def audio_windows(samples: Tensor) -> Tensor:

@@ -67,10 +67,10 @@ def padding_is_faster() -> bool:
 @torch.no_grad()
 def _seconds(way: Callable[[Tensor], Tensor]) -> float:
     """The best of three rounds over matrices that no cache holds."""
-    matrices, found = torch.ones(TRACK), []
+    matrices, seconds = torch.ones(TRACK), []
     for _ in range(3):
         began = time.perf_counter()
         for matrix in matrices:
             way(matrix)
-        found.append(time.perf_counter() - began)
-    return min(found)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -59,17 +59,17 @@ class Gpt2(nn.Module):
         rows, length = ids.shape
         owner = torch.full((rows, length), -1)
         place = torch.arange(length).expand(rows, length).clone()
-        for row, some in enumerate(sizes):
+        for row, row_sizes in enumerate(sizes):
             start = 0
-            for number, size in enumerate(some):
+            for number, size in enumerate(row_sizes):
                 owner[row, start : start + size] = number
                 place[row, start : start + size] = torch.arange(size)
                 start += size
         owner, place = owner.to(ids.device), place.to(ids.device)
         own = (owner[:, :, None] == owner[:, None, :]) & (place[:, None, :] <= place[:, :, None])
-        seen = torch.cat([mask[:, None, :].expand(-1, length, -1), own], dim=2)[:, None]
-        added = torch.zeros(seen.shape, dtype=past[0][0].dtype, device=ids.device).masked_fill(
-            ~seen, torch.finfo(past[0][0].dtype).min
+        visible = torch.cat([mask[:, None, :].expand(-1, length, -1), own], dim=2)[:, None]
+        added = torch.zeros(visible.shape, dtype=past[0][0].dtype, device=ids.device).masked_fill(
+            ~visible, torch.finfo(past[0][0].dtype).min
         )
         positions = (mask.sum(1, keepdim=True) + place).clamp(max=self.config.context - 1)
         return self.model(

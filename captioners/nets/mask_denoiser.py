@@ -83,11 +83,11 @@ class MaskDenoiser(nn.Module):
 
     def condition(self, codes: dict[str, Tensor], order: Tensor) -> Condition:
         """{kind: (n, cells)} of all kinds → keys and values of every cross layer, rows put into `order`."""
-        x, there = side_by_side(
-            {kind: self.codes[kind](some) + self.cells[kind] for kind, some in codes.items()}, order
+        x, present = side_by_side(
+            {kind: self.codes[kind](kind_codes) + self.cells[kind] for kind, kind_codes in codes.items()}, order
         )
         x = self.context_norm(x)
-        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], there[:, None, None])
+        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], present[:, None, None])
 
     def forward(self, start: Tensor, x_t: Tensor, t: Tensor, condition: Condition, lengths: Tensor) -> Tensor:
         """start (b,) tags, x_t (b, n) with [MASK]s, t (b,), lengths (b,) ≤ n → logits of x0 (b, n, vocab)."""
@@ -98,8 +98,8 @@ class MaskDenoiser(nn.Module):
         ids = torch.cat([start[:, None], F.pad(x_t, (0, 1))], 1)
         index = torch.arange(ids.shape[1], device=ids.device)
         ids = torch.where(index == lengths[:, None] + 1, self.mask + 1, ids)  # the end
-        seen = index <= lengths[:, None] + 1
-        return self._hidden(ids, t, condition, seen[:, None, None])[:, :-2]
+        visible = index <= lengths[:, None] + 1
+        return self._hidden(ids, t, condition, visible[:, None, None])[:, :-2]
 
     def words(self, vectors: Tensor) -> Tensor:
         """The output layer: (…, dim) → (…, vocab)."""
@@ -109,7 +109,7 @@ class MaskDenoiser(nn.Module):
         """start (b,) → logits (b, longest) of 1 … longest tokens."""
         return self.length(self._hidden(start[:, None], torch.zeros_like(start), condition, None)[:, 0])
 
-    def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, seen: Tensor | None) -> Tensor:
+    def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, visible: Tensor | None) -> Tensor:
         words = torch.where(
             (ids < self.mask)[..., None],
             self.tokens(ids.clamp(max=self.mask - 1)),
@@ -119,7 +119,7 @@ class MaskDenoiser(nn.Module):
         crossed = iter(condition.keys_values)
         for block in self.blocks:
             context = next(crossed) if block.cross is not None else None
-            x, _ = block(x, mask=seen, context=context, context_mask=condition.mask)
+            x, _ = block(x, mask=visible, context=context, context_mask=condition.mask)
         return self.norm(x)
 
 

@@ -152,8 +152,8 @@ class TextDecoder(nn.Module):
         else:
             x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
             pairs = [layer.cross.split(layer.cross.given(x.flatten(0, 1)), len(x)) for layer in self.layers]
-        seen = torch.arange(len(null) + grid.shape[1], device=grid.device) >= len(null)
-        return Condition(pairs, seen.expand(len(grid), 1, 1, -1), len(null))
+        visible = torch.arange(len(null) + grid.shape[1], device=grid.device) >= len(null)
+        return Condition(pairs, visible.expand(len(grid), 1, 1, -1), len(null))
 
     def _read_prefix(self, grid: Tensor) -> list[KeysValues]:
         """Keys and values of cells that see each other, layer by layer."""
@@ -167,7 +167,7 @@ class TextDecoder(nn.Module):
         self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
     ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens (and the prefix)."""
-        asked = ids.shape[1]
+        new_tokens = ids.shape[1]
         if self.opening and past is None:
             ids = torch.cat([ids.new_tensor(self.opening).expand(len(ids), -1), ids], dim=1)
         rows, length = ids.shape
@@ -187,9 +187,9 @@ class TextDecoder(nn.Module):
         for i, layer in enumerate(self.layers):
             x, kept = layer(x, rows, past[i] if past else None, mask, pairs[i], shown)
             cache.append(kept)
-        x = x.unflatten(0, (rows, length))[:, -asked:].flatten(0, 1)
+        x = x.unflatten(0, (rows, length))[:, -new_tokens:].flatten(0, 1)
         logits = linear(self.end(x), self.tokens if self.head is None else self.head, self.head_bias)
-        return logits.unflatten(0, (rows, asked)).float(), cache
+        return logits.unflatten(0, (rows, new_tokens)).float(), cache
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -22,22 +22,22 @@ class Places:
     Layers run on those alone, one behind the other; only attention needs the padding.
     """
 
-    there: Tensor  # (b, t)
+    present: Tensor  # (b, t), True where a position is not padding
     index: Tensor  # (m,) into b · t
 
     @classmethod
-    def of(cls, there: Tensor) -> Places:
-        """there (b, t), True where a position is there."""
-        return cls(there, there.flatten().nonzero()[:, 0])
+    def of(cls, present: Tensor) -> Places:
+        """present (b, t), True where a position is not padding."""
+        return cls(present, present.flatten().nonzero()[:, 0])
 
     @property
     def all(self) -> bool:
         """Whether nothing is padding."""
-        return len(self.index) == self.there.numel()
+        return len(self.index) == self.present.numel()
 
-    def find(self, some: Places) -> Tensor:
+    def find(self, subset: Places) -> Tensor:
         """Where some of the positions stand among these: (their number,) into m."""
-        return torch.searchsorted(self.index, some.index)
+        return torch.searchsorted(self.index, subset.index)
 
     def gather(self, x: Tensor) -> Tensor:
         """(b, t, …) → (m, …)."""
@@ -46,8 +46,8 @@ class Places:
     def spread(self, x: Tensor) -> Tensor:
         """(m, c) → (b, t, c), 0 where nothing is."""
         if not self.all:
-            x = x.new_zeros(self.there.numel(), x.shape[1]).index_copy(0, self.index, x)
-        return x.unflatten(0, self.there.shape)
+            x = x.new_zeros(self.present.numel(), x.shape[1]).index_copy(0, self.index, x)
+        return x.unflatten(0, self.present.shape)
 
 
 class Attention(nn.Module):
@@ -106,8 +106,8 @@ class Block(nn.Module):
         h = self.norm1(x)
         k, v = self.attention.keys_values(h, places)
         if asked is not None:
-            some, places = places.find(asked), asked
-            x, h = x[some], h[some]
+            index, places = places.find(asked), asked
+            x, h = x[index], h[index]
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         x = x + self.drop(self.attention(h, (k, v), mask, places))

@@ -96,18 +96,24 @@ def win_rates(votes: Sequence[Vote]) -> list[dict[str, Any]]:
     for vote in votes:
         counts[vote.system_a, vote.system_b][vote.answer] += 1
     rows = []
-    for (a, b), said in sorted(counts.items()):
-        decided = said["a"] + said["b"]
-        low, high = wilson(said["a"], decided) or (None, None)
-        row = {"a": a, "b": b, "a_wins": said["a"], "b_wins": said["b"], "neither": said["neither"]}
-        rows.append({**row, "rate": said["a"] / decided if decided else None, "low": low, "high": high})
+    for (a, b), counts_of_pair in sorted(counts.items()):
+        decided = counts_of_pair["a"] + counts_of_pair["b"]
+        low, high = wilson(counts_of_pair["a"], decided) or (None, None)
+        row = {
+            "a": a,
+            "b": b,
+            "a_wins": counts_of_pair["a"],
+            "b_wins": counts_of_pair["b"],
+            "neither": counts_of_pair["neither"],
+        }
+        rows.append({**row, "rate": counts_of_pair["a"] / decided if decided else None, "low": low, "high": high})
     return rows
 
 
-def krippendorff(said: Iterable[tuple[Any, Any]]) -> float | None:
+def krippendorff(answers: Iterable[tuple[Any, Any]]) -> float | None:
     """Krippendorff's α of nominal answers from (unit, answer): 1 is full agreement, 0 what chance would give."""
     units: dict[Any, Counter[Any]] = {}
-    for unit, answer in said:
+    for unit, answer in answers:
         units.setdefault(unit, Counter())[answer] += 1
     paired = [counts for counts in units.values() if counts.total() > 1]
     totals = sum(paired, Counter[Any]())
@@ -132,26 +138,26 @@ def judges(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[str, 
     comparisons = sorted({(v.system_a, v.system_b) for v in votes})
     rows = []
     for judge in JUDGES:
-        told = [(v, preference(judge, v)) for v in votes if v.answer != "neither"]
-        told = [(v, said) for v, said in told if said != "neither"]
+        preferred = [(v, preference(judge, v)) for v in votes if v.answer != "neither"]
+        preferred = [(v, verdict) for v, verdict in preferred if verdict != "neither"]
         for pair in [None, *comparisons]:
-            some = [(v, said) for v, said in told if pair in (None, (v.system_a, v.system_b))]
-            if some:
+            of_pair = [(v, verdict) for v, verdict in preferred if pair in (None, (v.system_a, v.system_b))]
+            if of_pair:
                 rows.append(
-                    {"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(some, resamples)}
+                    {"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(of_pair, resamples)}
                 )
     return rows
 
 
-def _agreement(told: Sequence[tuple[Vote, str]], resamples: int) -> dict[str, Any]:
-    agreed = np.array([v.answer == said for v, said in told], dtype=float)
+def _agreement(preferred: Sequence[tuple[Vote, str]], resamples: int) -> dict[str, Any]:
+    agreed = np.array([v.answer == verdict for v, verdict in preferred], dtype=float)
     columns = np.stack([agreed, np.ones_like(agreed)], axis=1)
     rate, reach = two_way(
-        columns, *_owners([v for v, _ in told]), lambda sums: sums[..., :1] / sums[..., 1:], resamples
+        columns, *_owners([v for v, _ in preferred]), lambda sums: sums[..., :1] / sums[..., 1:], resamples
     )
-    found = _reach(rate[0], reach, 0)
-    inside = {name: None if value is None else min(1.0, max(0.0, value)) for name, value in found.items()}
-    return {"agreed": int(agreed.sum()), "of": len(told), "rate": float(rate[0]), **inside}
+    interval = _reach(rate[0], reach, 0)
+    inside = {name: None if value is None else min(1.0, max(0.0, value)) for name, value in interval.items()}
+    return {"agreed": int(agreed.sum()), "of": len(preferred), "rate": float(rate[0]), **inside}
 
 
 def _owners(votes: Sequence[Vote]) -> tuple[np.ndarray, np.ndarray]:

@@ -160,9 +160,9 @@ def csv_report(votes: Sequence[Vote]) -> str:
     rows = []
     for v in votes:
         verdicts = [preference(judge, v) for judge in ("clipscore", "perplexity")]
-        asked = [v.rater, v.item, v.question, v.system_a, v.system_b]
+        identity = [v.rater, v.item, v.question, v.system_a, v.system_b]
         rows.append(
-            [*asked, v.answer, v.left, f"{v.seconds:.1f}", int(v.is_check), *verdicts, v.caption_a, v.caption_b]
+            [*identity, v.answer, v.left, f"{v.seconds:.1f}", int(v.is_check), *verdicts, v.caption_a, v.caption_b]
         )
     return csv_text(CSV_HEAD, rows)
 

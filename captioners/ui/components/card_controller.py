@@ -62,8 +62,12 @@ class CardController:
         if not runs or not source:
             return gr.skip(), gr.skip()
         media = self.studio.media(source)
-        told = self.studio.explain(media, runs[0])
-        return (gr.skip(), gr.skip()) if told is runs[0] else (numbers_html(self.spec, told, media), (told, runs[1]))
+        explained = self.studio.explain(media, runs[0])
+        return (
+            (gr.skip(), gr.skip())
+            if explained is runs[0]
+            else (numbers_html(self.spec, explained, media), (explained, runs[1]))
+        )
 
     def decode_ahead(
         self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any
@@ -98,8 +102,8 @@ class CardController:
             (s for s in {chosen[SCALE], *ladder} if abs(s - chosen[SCALE]) <= reach),
             key=lambda s: abs(s - chosen[SCALE]),
         ):
-            near = chosen.replace(**{SCALE: scale})
-            if steps := self.studio.known(media, self.spec.id, [near, self.spec.without_guidance(near)]):
+            nearby = chosen.replace(**{SCALE: scale})
+            if steps := self.studio.known(media, self.spec.id, [nearby, self.spec.without_guidance(nearby)]):
                 return self._finished(media, *steps)
         return _skip()
 

@@ -153,18 +153,18 @@ class Studio:
         *_, last = self.stream(media, method, settings, live=False)
         return [step.result for step in last]
 
-    def each(self, media: Media, asked: Sequence[tuple[str, Settings]]) -> Iterator[Result | CaptionLabError]:
+    def each(self, media: Media, runs: Sequence[tuple[str, Settings]]) -> Iterator[Result | CaptionLabError]:
         """One input by several methods: what each answers, or why it cannot. A lent GPU is borrowed once for all."""
-        failed = self._borrow(media, asked) if self._loans else {}
-        for method, settings in asked:
+        failed = self._borrow(media, runs) if self._loans else {}
+        for method, settings in runs:
             try:
                 yield failed[method] if method in failed else self.results(media, method, [settings])[0]
             except CaptionLabError as error:
                 yield error
 
-    def _borrow(self, media: Media, asked: Sequence[tuple[str, Settings]]) -> dict[str, CaptionLabError]:
+    def _borrow(self, media: Media, runs: Sequence[tuple[str, Settings]]) -> dict[str, CaptionLabError]:
         """All that is not known yet is made on one loan and kept; what cannot be made is told, by method."""
-        jobs = [Job(media, method, [s]) for method, s in asked if self._find(media, method, s) is None]
+        jobs = [Job(media, method, [s]) for method, s in runs if self._find(media, method, s) is None]
         answers = dict(zip([job.method for job in jobs], self._loans.run_all(jobs) if jobs else [], strict=True))
         for job in jobs:
             if not isinstance(answers[job.method], CaptionLabError):

@@ -64,8 +64,8 @@ def ballot_html(ballot: Ballot, item: Input, progress: str, revealed: str = "") 
         f'<section class="cl-card"><h2>{name}</h2><p>{escape(caption)}</p></section>'
         for name, caption in zip("AB", ballot.captions, strict=True)
     )
-    told = f'<p class="cl-revealed" role="status">{escape(revealed)}</p>' if revealed else ""
-    return f'<div class="cl-ballot">{progress}{media_html(item)}<div class="cl-pair">{cards}</div>{told}</div>'
+    answer = f'<p class="cl-revealed" role="status">{escape(revealed)}</p>' if revealed else ""
+    return f'<div class="cl-ballot">{progress}{media_html(item)}<div class="cl-pair">{cards}</div>{answer}</div>'
 
 
 def reveal(ballot: Ballot) -> str:

@@ -198,9 +198,9 @@ class Batch:
         if not methods:
             raise gr.Error("No method is chosen: tick at least one.", print_exception=False)
         rows: list[BatchEntry] = []
-        total, seen = count_files(files), set()
+        total, files_done = count_files(files), set()
         for row in caption_files(self.studio, files, methods):
             rows.append(row)
-            seen.add(row.file)
-            progress((len(seen), total), desc=row.file, unit="files")
+            files_done.add(row.file)
+            progress((len(files_done), total), desc=row.file, unit="files")
             yield batch_table(rows), list(rows)

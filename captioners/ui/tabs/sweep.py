@@ -162,7 +162,7 @@ class Sweep:
         return _range(_control(self.specs[method], control))
 
     def _begin(self, swept: Swept | None, source: str | None, *values: Any) -> tuple:
-        """An example instead of empty space."""
+        """Run the open example when the tab is opened, instead of showing empty space."""
         return self._run(source, *values) if swept is None and source else (gr.skip(), gr.skip(), gr.skip())
 
     def _run(self, source: str | None, method: str, control: str, low: float, high: float, count: float) -> tuple:

@@ -128,8 +128,8 @@ class VotingPanel:
             while (ballot := self.store.ballot(self.study, rater)) is None and self.preparation.prepare_next():
                 pass
         except CaptionLabError as error:  # told in place: an error outside of the queue would not reach the page
-            told = f'{self._intro()}<p role="alert">{escape(str(error))}</p>'
-            return [gr.skip(), gr.skip(), told, gr.Button(visible=True), *self._nothing()[4:]]
+            message = f'{self._intro()}<p role="alert">{escape(str(error))}</p>'
+            return [gr.skip(), gr.skip(), message, gr.Button(visible=True), *self._nothing()[4:]]
         self._prepare_ahead()
         return self._show(rater, ballot)
 
@@ -150,11 +150,11 @@ class VotingPanel:
     def _forget(self, rater: str) -> list[Any]:
         """Delete everything about this rater, here and in his browser."""
         count = self.store.forget(self.study.id, rater)
-        told = f'{self._intro()}<p role="status">{count} {"vote" if count == 1 else "votes"} deleted.</p>'
+        message = f'{self._intro()}<p role="status">{count} {"vote" if count == 1 else "votes"} deleted.</p>'
         return [
             "",
             -1,
-            told,
+            message,
             gr.Button("Begin", visible=True),
             gr.Column(visible=False),
             *self._blank(),
@@ -179,25 +179,25 @@ class VotingPanel:
         progress = self._progress(rater)
         if ballot is None:
             thanks = "That was all: thank you. You may close the page."
-            done = f'<div class="cl-ballot">{progress}<p role="status">{thanks}</p></div>'
+            message = f'<div class="cl-ballot">{progress}<p role="status">{thanks}</p></div>'
             return [
                 rater,
                 -1,
-                done,
+                message,
                 gr.Button(visible=False),
                 gr.Column(visible=False),
                 *self._blank(),
                 *self._standing(rater),
             ]
         html = ballot_html(ballot, self.preparation.inputs[ballot.item], progress)
-        asked = [gr.Button(visible=False), gr.Column(visible=True), *self._blank()]
-        return [rater, ballot.position, html, *asked, *self._standing(rater)]
+        controls = [gr.Button(visible=False), gr.Column(visible=True), *self._blank()]
+        return [rater, ballot.position, html, *controls, *self._standing(rater)]
 
     def _reveal(self, rater: str, ballot: Ballot) -> list[Any]:
         progress = self._progress(rater)
         html = ballot_html(ballot, self.preparation.inputs[ballot.item], progress, reveal(ballot))
-        asked = [gr.Button("Next pair", visible=True), gr.Column(visible=False), *self._blank()]
-        return [rater, -1, html, *asked, *self._standing(rater)]
+        controls = [gr.Button("Next pair", visible=True), gr.Column(visible=False), *self._blank()]
+        return [rater, -1, html, *controls, *self._standing(rater)]
 
     def _waiting(self, rater: str) -> list[Any]:
         """A rater who comes back to the tab."""
@@ -250,10 +250,14 @@ class VotingPanel:
             counted, board = self._board
             if not board or time.monotonic() - counted > FRESH:
                 votes = [v for v in self.store.votes(self.study.id) if not v.is_check]
-                asked = [(q, [v for v in votes if v.question == q.id]) for q in self.study.design.questions]
+                by_question = [(q, [v for v in votes if v.question == q.id]) for q in self.study.design.questions]
                 board = [
-                    {"text": q.text, "votes": len(said), "strengths": strengths(said, LEADERBOARD_RESAMPLES)}
-                    for q, said in asked
+                    {
+                        "text": q.text,
+                        "votes": len(question_votes),
+                        "strengths": strengths(question_votes, LEADERBOARD_RESAMPLES),
+                    }
+                    for q, question_votes in by_question
                 ]
                 self._board = time.monotonic(), board
             return board
