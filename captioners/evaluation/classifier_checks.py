@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from captioners.contract import SteeredModels, YesNoClassifier
+from captioners.evaluation.check_command import exit_code, make_parser, markdown_table
 from captioners.evaluation.dataset import Dataset, read_dataset
 from captioners.evaluation.evaluate import evaluate
 from captioners.evaluation.report import RunReport
@@ -76,7 +77,7 @@ def accuracy_table(
             ]
         rows.append([corpus.name, "heard" if corpus.kind == "audio" else "seen", len(corpus.texts), *cells])
     headings = [f"{name} right{part}" for name in classifiers for part in ("", ", first halves")]
-    return _table(["captions", "of what is", "n", *headings], rows)
+    return markdown_table(["captions", "of what is", "n", *headings], rows)
 
 
 def _share_right(classifier: YesNoClassifier, texts: list[str], yes: bool) -> float:
@@ -93,7 +94,7 @@ def sweep_table(lab: Lab, dataset: Dataset, points: Sequence[dict[str, Any]], jo
         [_words(point), *_cells(run, names), f"{run.seconds / run.n:.2f}"]
         for point, run in zip(points, runs, strict=True)
     ]
-    return _table(["settings", *(COLUMNS[name][0] for name in names), "seconds"], rows)
+    return markdown_table(["settings", *(COLUMNS[name][0] for name in names), "seconds"], rows)
 
 
 def _words(point: dict[str, Any]) -> str:
@@ -110,11 +111,6 @@ def _cells(run: RunReport, names: Sequence[str]) -> list[str]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 # -------------------------------------------------------------------------------------------------- the command line
@@ -142,11 +138,9 @@ def read_real_captions(assignment: str, kind: Modality, limit: int | None) -> Re
     return RealCaptions(name, kind, texts)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The options."""
-    parser = argparse.ArgumentParser(
-        prog="python -m captioners.evaluation.classifier_checks", description="Method 2's own checks."
-    )
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of this module's options."""
+    parser = make_parser("classifier_checks", "Method 2's own checks.")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="these checks alone (default: all)")
     parser.add_argument("--sounds", metavar="DIR[:SPLIT]", help="a data set of sounds to caption")
     parser.add_argument("--pictures", metavar="DIR[:SPLIT]", help="a data set of pictures to caption")
@@ -212,15 +206,14 @@ def _classifiers(lab: Lab, args: argparse.Namespace) -> dict[str, tuple[Modality
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the tables; 2 on bad input, with one line that says what to do."""
-    args = make_parser().parse_args(arguments)
-    try:
+    args = build_parser().parse_args(arguments)
+
+    def write_tables() -> None:
         if not args.out.absolute().parent.is_dir():
             raise CaptionLabError(f"{args.out} cannot be written: give a file in a folder that is there.")
         args.out.write_text(run(args), encoding="utf-8")
-    except CaptionLabError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(write_tables)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ of one picture: its own and other pictures'.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ import torch
 from torch import Tensor
 
 from captioners.contract import Matcher
-from captioners.evaluation.dataset import Dataset, Item, load_item, read_dataset
+from captioners.evaluation.check_command import add_dataset_options, chosen_dataset, exit_code, make_parser
+from captioners.evaluation.dataset import Dataset, Item, load_item
 from captioners.lab import Lab
 from captioners.metrics.object_words import CLASSES, mentions
 from captioners.metrics.objects import main_object, words_of
@@ -115,21 +115,18 @@ def check(lab: Lab, dataset: Dataset) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; 2 on bad input, with one line that says what to do."""
-    parser = argparse.ArgumentParser(prog="python -m captioners.evaluation.judge_checks", description=__doc__)
-    parser.add_argument("folder", metavar="DIR", help="a data set of pictures with captions")
-    parser.add_argument("--split")
-    parser.add_argument("--limit", type=int, metavar="N")
+    parser = make_parser("judge_checks", __doc__)
+    add_dataset_options(parser, "a data set of pictures with captions")
     args = parser.parse_args(arguments)
-    try:
-        dataset = read_dataset(args.folder, args.split, args.limit)
+
+    def print_figures() -> None:
+        dataset = chosen_dataset(args)
         if dataset.kind != "image":
             raise CaptionLabError(f"{args.folder} holds sounds: give a data set of pictures.")
         for name, value in check(Lab("embedded"), dataset).items():
             print(f"{name:18} {value:.4g}")
-    except CaptionLabError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(print_figures)
 
 
 if __name__ == "__main__":

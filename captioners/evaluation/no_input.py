@@ -9,9 +9,9 @@ that guidance makes of them?
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,13 @@ import torch
 from torch import Tensor
 
 from captioners.contract import FluencyJudge, Matcher
+from captioners.evaluation.check_command import (
+    add_dataset_options,
+    chosen_dataset,
+    exit_code,
+    make_parser,
+    markdown_table,
+)
 from captioners.evaluation.dataset import load_item, read_dataset
 from captioners.lab import Lab
 from captioners.metrics.fluency import log_perplexity
@@ -173,36 +180,38 @@ def table(rows: list[dict[str, Any]]) -> str:
         "KL from the trained one",
         *(f"γ = {s:g}: same captions, CLIPScore, perplexity" for s in rows[0]["scales"]),
     ]
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    lines = []
     for row in rows:
         cells = [f"{v['same']:.0%}, {v['clipscore']:.3f}, {v['perplexity']:.0f}" for v in row["scales"].values()]
-        lines.append(f"| {row['name']} | {row['kl']:.3f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([row["name"], f"{row['kl']:.3f}", *cells])
+    return markdown_table(head, lines)
 
 
 @torch.inference_mode()
-def main(argv: list[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--split", default="dev")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 2 on bad input, with one line that says what to do."""
+    parser = make_parser("no_input", (__doc__ or "").partition("\n")[0])
+    add_dataset_options(parser, "a data set of pictures with captions", split="dev", limit=64)
     parser.add_argument("--reference-split", default="train", help="where the pictures that stand for none come from")
-    parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
-    items = read_dataset(args.folder, args.split, args.limit)
-    others = read_dataset(args.folder, args.reference_split, args.limit)
-    setting = Setting(
-        Lab("embedded", "cpu"),
-        [load_item(i) for i in items],
-        [i.references[0] for i in items],
-        [load_item(i) for i in others],
-    )
-    rows = compare(setting)
-    print(table(rows))
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    args = parser.parse_args(arguments)
+
+    def print_table() -> None:
+        items = chosen_dataset(args)
+        others = read_dataset(args.folder, args.reference_split, args.limit)
+        setting = Setting(
+            Lab("embedded", "cpu"),
+            [load_item(i) for i in items],
+            [i.references[0] for i in items],
+            [load_item(i) for i in others],
+        )
+        rows = compare(setting)
+        print(table(rows))
+        if args.json:
+            args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+    return exit_code(print_table)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from captioners.evaluation.check_command import exit_code
 from captioners.media import load_media
 from captioners.types import CaptionLabError
 
@@ -50,12 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m captioners.evaluation.stamps OUT", file=sys.stderr)
         return 2
-    try:
-        print(f"{write(STAMPS, Path(arguments[0]))} pictures in {arguments[0]}")
-    except (CaptionLabError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: print(f"{write(STAMPS, Path(arguments[0]))} pictures in {arguments[0]}"))
 
 
 if __name__ == "__main__":
