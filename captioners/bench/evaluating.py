@@ -66,4 +66,4 @@ def _files(count: int, seed: int = 0) -> list[Item]:
     return [Item(path.name, path, "image", ()) for path in paths]
 
 
-_FOLDERS: list[tempfile.TemporaryDirectory] = []
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.transformer import Block, KeysValues, causal_mask, init_weights
+from captioners.nets.transformer import Attention, Block, KeysValues, causal_mask, init_weights
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ class CaptionDecoder(nn.Module):
         x, present = side_by_side(cells, order)
         x = self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
         return Condition(
-            [b.cross.keys_values(x) for b in self.blocks if b.cross is not None], F.pad(present, (1, 0))[:, None, None]
+            [b.cross.keys_values(x) for b in self.blocks if isinstance(b.cross, Attention)],
+            F.pad(present, (1, 0))[:, None, None],
         )
 
     def forward(

@@ -72,9 +72,10 @@ class Gpt2(nn.Module):
             ~visible, torch.finfo(past[0][0].dtype).min
         )
         positions = (mask.sum(1, keepdim=True) + place).clamp(max=self.config.context - 1)
-        return self.model(
+        logits: Tensor = self.model(
             ids, attention_mask=added, position_ids=positions, past_key_values=_cache(past), use_cache=True
         ).logits
+        return logits
 
 
 def _cache(past: list[KeysValues]) -> DynamicCache:

@@ -89,7 +89,8 @@ class RecurrentLM(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """ids (b, t) → logits (b, t, vocab)."""
         hidden, _ = self.lstm(self.drop(self.tokens(ids)))
-        return self.out(self.drop(hidden)) @ self.tokens.weight.T + self.bias
+        logits: Tensor = self.out(self.drop(hidden)) @ self.tokens.weight.T + self.bias
+        return logits
 
 
 def sequence_log_likelihood(logits: Tensor, targets: Tensor, pad: int) -> Tensor:

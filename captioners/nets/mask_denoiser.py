@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from captioners.nets.captioner import CaptionDecoder, Condition, side_by_side
 from captioners.nets.d3pm import MaskReplaceDiffusion
-from captioners.nets.transformer import Block, init_weights
+from captioners.nets.transformer import Attention, Block, init_weights
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,13 @@ class MaskDenoiser(nn.Module):
 
     def masked(self, kind: str, codes: Tensor, where: Tensor) -> Tensor:
         """Codes (b, cells) with [MASK] where `where` is True."""
-        return codes.masked_fill(where, self.codes[kind].num_embeddings - 1)
+        return codes.masked_fill(where, self.code_table(kind).num_embeddings - 1)
+
+    def code_table(self, kind: str) -> nn.Embedding:
+        """The embeddings of one kind's codes."""
+        table = self.codes[kind]
+        assert isinstance(table, nn.Embedding)
+        return table
 
     def condition(self, codes: dict[str, Tensor], order: Tensor) -> Condition:
         """{kind: (n, cells)} of all kinds → keys and values of every cross layer, rows put into `order`."""
@@ -87,7 +93,9 @@ class MaskDenoiser(nn.Module):
             {kind: self.codes[kind](kind_codes) + self.cells[kind] for kind, kind_codes in codes.items()}, order
         )
         x = self.context_norm(x)
-        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], present[:, None, None])
+        return Condition(
+            [b.cross.keys_values(x) for b in self.blocks if isinstance(b.cross, Attention)], present[:, None, None]
+        )
 
     def forward(self, start: Tensor, x_t: Tensor, t: Tensor, condition: Condition, lengths: Tensor) -> Tensor:
         """start (b,) tags, x_t (b, n) with [MASK]s, t (b,), lengths (b,) ≤ n → logits of x0 (b, n, vocab)."""
@@ -107,7 +115,8 @@ class MaskDenoiser(nn.Module):
 
     def length_logits(self, start: Tensor, condition: Condition) -> Tensor:
         """start (b,) → logits (b, longest) of 1 … longest tokens."""
-        return self.length(self._hidden(start[:, None], torch.zeros_like(start), condition, None)[:, 0])
+        logits: Tensor = self.length(self._hidden(start[:, None], torch.zeros_like(start), condition, None)[:, 0])
+        return logits
 
     def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, visible: Tensor | None) -> Tensor:
         words = torch.where(
@@ -120,7 +129,8 @@ class MaskDenoiser(nn.Module):
         for block in self.blocks:
             context = next(crossed) if block.cross is not None else None
             x, _ = block(x, mask=visible, context=context, context_mask=condition.mask)
-        return self.norm(x)
+        hidden: Tensor = self.norm(x)
+        return hidden
 
 
 @torch.no_grad()
@@ -134,4 +144,4 @@ def warm_start(
     denoiser.marks.weight.copy_(decoder.tokens.weight[[mask, end]])
     for kind, table in code_embeddings.items():
         denoiser.cells[kind].copy_(decoder.cells[kind])
-        denoiser.codes[kind].weight.copy_(torch.cat([table, decoder.null[None]]))
+        denoiser.code_table(kind).weight.copy_(torch.cat([table, decoder.null[None]]))

@@ -131,15 +131,25 @@ class PrefixDenoiser(nn.Module):
 
     def prefix_means(self, kind: str, pooled: Tensor) -> Tensor:
         """Pooled vectors (n, c) → the mean of their prefix embeddings (n, dim), before tag and positions."""
-        return self.mlp(self.enter[kind](pooled)).unflatten(1, (self.config.prefix, -1)).mean(1)
+        means: Tensor = self.mlp(self.enter[kind](pooled)).unflatten(1, (self.config.prefix, -1)).mean(1)
+        return means
 
     def caption_means(self, captions: Sequence[Sequence[int]]) -> Tensor:
         """Token rows → the mean of their words' embeddings (n, dim), as the first layer sees clean words."""
         return torch.stack([self.noisy(self.embed(torch.tensor(row))).mean(0) for row in captions])
 
-    def forward(self, *args: Tensor | Prefix | None, **options: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        alpha_bar: Tensor,
+        prefix: Prefix,
+        count: Tensor,
+        believed: Tensor | None = None,
+        mask: Tensor | None = None,
+        asked: Tensor | None = None,
+    ) -> Tensor:
         """Log-probabilities of the word at every position (b, t, vocab), not normalised; takes what `vectors` takes."""
-        return self.logits(self.vectors(*args, **options))
+        return self.logits(self.vectors(x, alpha_bar, prefix, count, believed, mask, asked))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied rounding head: (…, embed) → (…, vocab)."""
@@ -168,7 +178,7 @@ class PrefixDenoiser(nn.Module):
         x, levels = places.gather(x), places.gather(levels)  # (m, embed), (m,)
         h = (
             self.noisy(x * self.legible(levels)[:, None])
-            + self._told(levels)
+            + self._embedded_levels(levels)
             + self.count(count)[row]
             + self.positions[position]
         )
@@ -183,10 +193,11 @@ class PrefixDenoiser(nn.Module):
         itself = (levels.sqrt() / (1 - levels).clamp(min=1e-3))[:, None] * x
         return places.spread(itself.index_add(0, places.find(answered), self.leave(self.norm(h)).to(itself.dtype)))
 
-    def _told(self, levels: Tensor) -> Tensor:
+    def _embedded_levels(self, levels: Tensor) -> Tensor:
         """Embeddings (m, dim) of noise levels (m,), few of which differ."""
         distinct, index = levels.unique(return_inverse=True)
-        return self.level(_waves((distinct / (1 - distinct).clamp(min=1e-9)).clamp(1e-6, 1e4).log()))[index]
+        table: Tensor = self.level(_waves((distinct / (1 - distinct).clamp(min=1e-9)).clamp(1e-6, 1e4).log()))
+        return table[index]
 
     def expected(self, logits: Tensor) -> Tensor:
         """x0 (b, t, embed): the mean embedding under the rounding head's distribution."""

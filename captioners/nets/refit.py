@@ -4,11 +4,15 @@ stay.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from captioners.nets.few_rows import linear
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class FewRowsLinear(nn.Linear):
@@ -25,7 +29,7 @@ class FewRowsConv1D(Conv1D):
         return linear(x, self.weight.t(), self.bias)
 
 
-def for_few_rows(model: nn.Module) -> nn.Module:
+def for_few_rows(model: Model) -> Model:
     """Linear layers are exchanged, their weights laid out output by output; GELU becomes one operation."""
     for module in list(model.modules()):
         module.__class__ = LAYERS.get(type(module), type(module))

@@ -8,11 +8,25 @@ asked to have an exact number of words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 ANY = 0  # number of words: whatever fits best
+
+
+class Pieces(Protocol):
+    """What is asked of a tokenizer here."""
+
+    eos: int
+    special_ids: tuple[int, ...]
+
+    def __len__(self) -> int: ...
+
+    def piece(self, id: int) -> str:
+        """The text of one token."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,7 @@ class TokenKinds:
     end: int
 
     @classmethod
-    def of(cls, tokenizer) -> TokenKinds:
+    def of(cls, tokenizer: Pieces) -> TokenKinds:
         """The kinds of a `CaptionTokenizer`'s pieces, which begin with a space where a word does."""
         pieces = [tokenizer.piece(i) for i in range(len(tokenizer))]
         special = torch.zeros(len(pieces), dtype=torch.bool)

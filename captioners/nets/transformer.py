@@ -47,7 +47,8 @@ class Places:
         """(m, c) → (b, t, c), 0 where nothing is."""
         if not self.all:
             x = x.new_zeros(self.present.numel(), x.shape[1]).index_copy(0, self.index, x)
-        return x.unflatten(0, self.present.shape)
+        padded: Tensor = x.unflatten(0, self.present.shape)
+        return padded
 
 
 class Attention(nn.Module):
@@ -72,13 +73,15 @@ class Attention(nn.Module):
         q = self._split(self._spread(self.query(x), places))
         y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(2)
-        return self.out(y if places is None else places.gather(y))
+        attended: Tensor = self.out(y if places is None else places.gather(y))
+        return attended
 
     def _spread(self, x: Tensor, places: Places | None) -> Tensor:
         return x if places is None else places.spread(x)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return heads
 
 
 class Block(nn.Module):
@@ -106,12 +109,13 @@ class Block(nn.Module):
         h = self.norm1(x)
         k, v = self.attention.keys_values(h, places)
         if asked is not None:
+            assert places is not None  # which they are some of
             index, places = places.find(asked), asked
             x, h = x[index], h[index]
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         x = x + self.drop(self.attention(h, (k, v), mask, places))
-        if self.cross is not None and context is not None:
+        if self.cross is not None and self.cross_norm is not None and context is not None:
             x = x + self.drop(self.cross(self.cross_norm(x), context, context_mask, places))
         return x + self.drop(self.mlp(self.norm2(x))), (k, v)
 

@@ -92,7 +92,8 @@ def value_systems(specs: Iterable[Spec], over: Mapping[str, Any]) -> tuple[list[
             'compare = "values" needs one control with two values or more: write over = { guidance_scale = [1, 2] }.'
         )
     ((name, values),) = over.items()
-    systems, pairs = [], []
+    systems: list[System] = []
+    pairs: list[tuple[str, str]] = []
     listening = [spec for spec in specs if spec.listens_to(name)]
     if not listening:
         raise CaptionLabError(f"No chosen method has a control called {name!r}: see `python -m captioners list`.")
@@ -122,7 +123,7 @@ def _all_against_all(systems: list[System]) -> tuple[list[System], list[tuple[st
 
 
 COMPARISONS = ("guidance", "methods", "values", "files")
-KEYS = {
+KEYS: dict[str, type | tuple[type, ...]] = {
     "title": str,
     "compare": (str, list),
     "methods": list,

@@ -267,10 +267,38 @@ class Store:
         numbers = {id: number for number, (id,) in enumerate(raters, 1)}
         return [
             Vote(
-                numbers[rater], *row[:6], json.loads(row[6]), json.loads(row[7]), bool(row[8]), *row[9:11], "ba"[not row[11]], row[12]
+                rater=numbers[id],
+                pair=pair,
+                item=item,
+                system_a=system_a,
+                system_b=system_b,
+                caption_a=caption_a,
+                caption_b=caption_b,
+                scores_a=json.loads(scores_a),
+                scores_b=json.loads(scores_b),
+                is_check=bool(is_check),
+                question=question,
+                answer=answer,
+                left="ba"[not swapped],
+                seconds=seconds,
             )
-            for rater, *row in rows
-        ]  # fmt: skip
+            for (
+                id,
+                pair,
+                item,
+                system_a,
+                system_b,
+                caption_a,
+                caption_b,
+                scores_a,
+                scores_b,
+                is_check,
+                question,
+                answer,
+                swapped,
+                seconds,
+            ) in rows
+        ]
 
 
 VOTED = (
@@ -298,7 +326,7 @@ LIMIT 1"""
 
 def _count(execute: Execute, table_and_condition: str, values: Mapping[str, Any]) -> int:
     ((count,),) = execute(f"SELECT COUNT(*) FROM {table_and_condition}", values)
-    return count
+    return int(count)
 
 
 def _take_turn(execute: Execute, study: Study, rater: str) -> None:
@@ -357,4 +385,4 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
     execute(
         "UPDATE pair SET shown = shown + 1, swapped = swapped + :swap WHERE study = :study AND number = :pair", values
     )
-    return position
+    return int(position)

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from captioners.lab import choose_methods
-from captioners.types import CaptionLabError, Control, SettingsError, Spec, to_json
+from captioners.types import CaptionLabError, Control, Result, SettingsError, Spec, to_json
 from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
@@ -94,8 +94,8 @@ def _field(control: Control) -> gr.components.Component:
     return gr.Textbox(None, **words)
 
 
-def _function(studio: Studio, parameter: str, names: list[str]) -> Callable[..., dict]:
-    def answer(media: str, chosen: str | list[str], *values: Any) -> dict:
+def _function(studio: Studio, parameter: str, names: list[str]) -> Callable[..., dict[str, Any]]:
+    def answer(media: str, chosen: str | list[str], *values: Any) -> dict[str, Any]:
         *settings, forced = values
         settings_given = {
             name: value for name, value in zip(names, settings, strict=True) if value is not None and value != ""
@@ -116,11 +116,13 @@ def _function(studio: Studio, parameter: str, names: list[str]) -> Callable[...,
         Parameter("media", kind),
         *(Parameter(name, kind, default=None) for name in (parameter, *names, "forced")),
     ]
-    answer.__signature__ = Signature(parameters)
+    answer.__dict__["__signature__"] = Signature(parameters)
     return answer
 
 
-def _results(studio: Studio, path: str, methods: list[str], values: dict[str, Any], forced: dict[str, str]) -> list:
+def _results(
+    studio: Studio, path: str, methods: list[str], values: dict[str, Any], forced: dict[str, str]
+) -> list[Result]:
     media = studio.media(path)
     specs = choose_methods(media.kind, methods)
     for name in values:

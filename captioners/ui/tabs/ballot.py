@@ -74,8 +74,8 @@ def reveal(ballot: Ballot) -> str:
         return "This pair was a check whether captions are read."
     verdicts = []
     for judge, sign in JUDGES.items():
-        scores = [side.get(judge) for side in ballot.scores]
-        if None not in scores:
+        scores = [score for side in ballot.scores if (score := side.get(judge)) is not None]
+        if len(scores) == 2:
             gain = sign * (scores[0] - scores[1])
             verdicts.append(f"{judge} prefers {'A' if gain > 0 else 'B' if gain < 0 else 'neither'}")
     judged = f" {'; '.join(verdicts)}." if verdicts else ""

@@ -110,8 +110,10 @@ def caption_files(studio: Studio, paths: Sequence[str], methods: Sequence[str]) 
             continue
         answers = studio.each(media, [(spec.id, spec.settings()) for spec in specs])
         for spec, answer in zip(specs, answers, strict=True):
-            failed = isinstance(answer, CaptionLabError)
-            yield BatchEntry(name, spec.id, error=str(answer)) if failed else BatchEntry(name, spec.id, answer)
+            if isinstance(answer, CaptionLabError):
+                yield BatchEntry(name, spec.id, error=str(answer))
+            else:
+                yield BatchEntry(name, spec.id, answer)
 
 
 def _media(name: str, content: str | bytes | MediaError) -> Media:
@@ -192,7 +194,7 @@ class Batch:
         files: list[str] | None,
         methods: list[str],
         progress: gr.Progress = gr.Progress(),  # noqa: B008 (Gradio's way)
-    ) -> Iterator[tuple]:
+    ) -> Iterator[tuple[str, list[BatchEntry]]]:
         if not files:
             raise gr.Error("There are no files yet: drop some, or a zip.", print_exception=False)
         if not methods:

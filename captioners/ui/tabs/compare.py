@@ -10,9 +10,9 @@ from typing import Any
 import gradio as gr
 
 from captioners.media import MediaError
-from captioners.types import Spec
+from captioners.types import Result, Spec
 from captioners.ui.components import knobs, sharing
-from captioners.ui.components.card_controller import SCALE, CardController
+from captioners.ui.components.card_controller import SCALE, CardController, Runs
 from captioners.ui.components.control_panel import ControlPanel
 from captioners.ui.components.downloads import save_button
 from captioners.ui.rendering.card import head_html, message_html
@@ -176,7 +176,7 @@ class Compare:
 
     # --------------------------------------------------------------------------------------------------- events
 
-    def _pick(self, payload: dict | None) -> list[Any]:
+    def _pick(self, payload: dict[str, Any] | None) -> list[Any]:
         """A new file.
 
         It is read at once, so that a bad one is told of once and not by every card, and taken away again.
@@ -196,7 +196,7 @@ class Compare:
         A tab is also told when the page opens.
         """
 
-        def switch(payload: dict | None, source: str | None) -> list[Any]:
+        def switch(payload: dict[str, Any] | None, source: str | None) -> list[Any]:
             if payload:
                 return self._pick(payload)
             return [example if source else gr.skip(), gr.skip(), *(gr.skip() for _ in self.asked)]
@@ -223,19 +223,19 @@ class Compare:
         """New numbers for all cards, which make them run."""
         return [_number() for _ in self.cards]
 
-    def _rows(self, runs: tuple) -> list[tuple]:
+    def _rows(self, runs: Sequence[Runs | None]) -> list[tuple[Spec, Result, Result]]:
         return [(card.spec, *pair) for card, pair in zip(self.cards, runs, strict=True) if pair]
 
-    def _together(self, *runs: tuple | None) -> tuple:
+    def _together(self, *runs: Runs | None) -> tuple[Any, str]:
         """The chart and the table of all methods that have an answer."""
         rows = self._rows(runs)
         return (comparison_figure(rows), comparison_table(rows)) if rows else (None, "")
 
-    def _report(self, source: str | None, *runs: tuple | None) -> str:
+    def _report(self, source: str | None, *runs: Runs | None) -> str:
         rows = self._rows(runs)
         return sharing.as_html(self.studio.media(source), rows) if rows else ""
 
-    def _film(self, source: str | None, *runs: tuple | None) -> str:
+    def _film(self, source: str | None, *runs: Runs | None) -> str:
         rows = [(spec, guided) for spec, guided, _ in self._rows(runs)]
         return film_text(self.studio.media(source), rows) if rows else ""
 

@@ -23,7 +23,7 @@ from captioners.study.design import make_design
 from captioners.study.preparing import Input, Preparation
 from captioners.study.report import csv_report
 from captioners.study.store import Ballot, Store
-from captioners.types import CaptionLabError
+from captioners.types import CaptionLabError, Modality
 from captioners.ui.components import examples
 from captioners.ui.components.downloads import save_button
 from captioners.ui.runtime.hosting import HEAVY, gpu_is_lent
@@ -43,7 +43,8 @@ YOURS = (
 def examples_study(studio: Studio, store: Store, profile: str) -> Preparation:
     """Guided against unguided, and method against method, on the page's own examples."""
     paths = [Path(p) for pair in zip_longest(examples.PICTURES, examples.SOUNDS) for p in pair if p]
-    kinds = {str(p): "image" for p in examples.PICTURES} | {str(p): "audio" for p in examples.SOUNDS}
+    kinds: dict[str, Modality] = {str(p): "image" for p in examples.PICTURES}
+    kinds |= {str(p): "audio" for p in examples.SOUNDS}
     several = len(registry.available()) > 1
     design = make_design("Our examples", ["guidance", "methods"] if several else ["guidance"], share=0)
     return Preparation(store, design, [Input(p.name, p, kinds[str(p)]) for p in paths], profile, studio)
