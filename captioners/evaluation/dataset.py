@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, overload
 
 from captioners.media import load_media
 from captioners.media.pictures import reshaped
@@ -35,6 +35,14 @@ class Item:
     )
     boxes: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)  # class → its largest boxes
     size: tuple[int, int] | None = None  # width and height of the photograph, which the file may be squeezed out of
+
+
+class Annotations(TypedDict, total=False):
+    """The fields of an `Item` that tell what people boxed in a picture."""
+
+    objects: tuple[str, ...]
+    boxes: dict[str, tuple[Box, ...]]
+    size: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -120,9 +128,9 @@ def _read_jsonl(folder: Path) -> list[Item]:
     return list(items.values())
 
 
-def _read_objects(where: str, row: dict[str, Any]) -> dict[str, Any]:
+def _read_objects(where: str, row: dict[str, Any]) -> Annotations:
     """What people boxed in a picture, and its size, where a line tells."""
-    annotations: dict[str, Any] = {}
+    annotations: Annotations = {}
     try:
         if "objects" in row:
             annotations["objects"] = tuple(str(name) for name in row["objects"])

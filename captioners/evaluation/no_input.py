@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -38,6 +38,27 @@ from captioners.types import CaptionLabError, Media
 SCALES = (1.5, 2.0, 3.0)
 MAX_TOKENS = 20
 MIXED = (4, 16)  # reference pictures in a mixture
+
+
+class JudgedCaptions(TypedDict):
+    """The judges' means over some captions."""
+
+    clipscore: float
+    perplexity: float
+
+
+class ScaleFigures(JudgedCaptions):
+    """What guidance makes of a substitute at one scale; `same` is the share of captions that the truth gives too."""
+
+    same: float
+
+
+class Comparison(TypedDict):
+    """One substitute: nats from the truth, and its figures by scale."""
+
+    name: str
+    kl: float
+    scales: dict[float, ScaleFigures]
 
 
 class Branch:
@@ -125,7 +146,7 @@ def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
     return {name: Branch(decoder, replaced, grid) for name, replaced in inputs.items()}
 
 
-def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str, Any]]:
+def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[Comparison]:
     """For each substitute: nats from the truth along people's captions, and what guidance makes of it at several
     scales.
     """
@@ -141,15 +162,15 @@ def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str
     truth = next(iter(by_name.values()))
     p = truth.whole(ids)
     expected = {scale: guided(cond, truth, scale, setting) for scale in scales}
-    comparisons = []
+    comparisons: list[Comparison] = []
     for name, branch in by_name.items():
         nats = (p.exp() * (p - branch.whole(ids))).sum(-1)[is_token].mean().item()
-        row: dict[str, Any] = {"name": name, "kl": nats, "scales": {}}
+        figures: dict[float, ScaleFigures] = {}
         for scale in scales:
             captions = expected[scale] if branch is truth else guided(cond, branch, scale, setting)
             share_same = float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
-            row["scales"][scale] = measured(captions, vectors, setting) | {"same": share_same}
-        comparisons.append(row)
+            figures[scale] = {**measured(captions, vectors, setting), "same": share_same}
+        comparisons.append({"name": name, "kl": nats, "scales": figures})
     return comparisons
 
 
@@ -166,14 +187,14 @@ def guided(cond: Branch, uncond: Branch, scale: float, setting: Setting) -> list
     return [tokenizer.decode(row) for row in torch.cat(columns, 1).tolist()]
 
 
-def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict[str, float]:
+def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> JudgedCaptions:
     """The judges' means."""
     matcher, fluency = setting.judges
     scores = clipscore(vectors, embed_captions(matcher, captions))
     return {"clipscore": float(scores.mean()), "perplexity": float(np.exp(log_perplexity(fluency, captions).mean()))}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[Comparison]) -> str:
     """The comparison as the table that REPRODUCTION.md has."""
     head = [
         "p(x) by",

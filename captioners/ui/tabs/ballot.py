@@ -10,12 +10,11 @@ from functools import lru_cache
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import soundfile
 
 from captioners.media import load_media
-from captioners.study.analysis import JUDGES
+from captioners.study.analysis import JUDGES, Standing, StudyReport
 from captioners.study.preparing import Input
 from captioners.study.report import figures_html, strength_plot
 from captioners.study.store import Ballot
@@ -82,7 +81,7 @@ def reveal(ballot: Ballot) -> str:
     return f"A was {ballot.systems[0]}, B was {ballot.systems[1]}.{judged}"
 
 
-def leaderboard_html(cast: int, questions: Sequence[dict[str, Any]]) -> str:
+def leaderboard_html(cast: int, questions: Sequence[Standing]) -> str:
     """Strengths so far, or how many votes are missing until they are shown."""
     if cast < OPENS:
         return f'<p class="cl-legend">The leaderboard opens after {OPENS} votes: you have {cast}.</p>'
@@ -98,6 +97,6 @@ def leaderboard_html(cast: int, questions: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def results_html(report: dict[str, Any]) -> str:
+def results_html(report: StudyReport) -> str:
     """The study's report inside the page."""
     return f'<article class="cl-about cl-results">{figures_html(report)}</article>'

@@ -18,7 +18,7 @@ from typing import Any
 import gradio as gr
 
 from captioners import registry
-from captioners.study.analysis import analyse, strengths
+from captioners.study.analysis import Standing, analyse, strengths
 from captioners.study.design import make_design
 from captioners.study.preparing import Input, Preparation
 from captioners.study.report import csv_report
@@ -68,7 +68,7 @@ class VotingPanel:
             reveals,
         )
         self._ahead: Thread | None = None
-        self._board, self._counting = (0.0, list[dict[str, Any]]()), Lock()
+        self._board, self._counting = (0.0, list[Standing]()), Lock()
         questions = self.study.design.questions
         self.rater = gr.BrowserState("", storage_key=f"caption-lab-rater-{self.study.id}", secret="caption-lab")
         self.results = gr.HTML(visible=False, elem_classes="cl-narrow")
@@ -245,7 +245,7 @@ class VotingPanel:
         cast, _ = self.store.progress(self.study, rater)
         return leaderboard_html(cast, self._standings() if cast >= OPENS else ())
 
-    def _standings(self) -> Sequence[dict[str, Any]]:
+    def _standings(self) -> Sequence[Standing]:
         """Everybody's votes, counted anew when the last count is not fresh."""
         with self._counting:
             counted, board = self._board
