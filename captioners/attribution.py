@@ -71,8 +71,8 @@ def _support(word: str, positions: list[int], support: Tensor) -> WordSupport:
 
 def explained(method: Captioner, media: Media, result: Result) -> Result:
     """The result with where its words come from among its details."""
-    found = attribute(method, media, result)
-    return replace(result, details={**result.details, "attribution": to_json(found)}) if found else result
+    attribution = attribute(method, media, result)
+    return replace(result, details={**result.details, "attribution": to_json(attribution)}) if attribution else result
 
 
 def hidden_windows(shape: tuple[int, int], reach: int) -> Tensor:
@@ -111,12 +111,12 @@ def along_time(cells: Sequence[float], seconds: float) -> list[float]:
     the same.
     """
     rows, columns = GRIDS["audio"]
-    once = [sum(cells[row * columns + column] for row in range(rows)) for column in range(columns)]
-    return [once[i % columns] for i in range(max(1, round(seconds / CELL_SECONDS)))]
+    by_column = [sum(cells[row * columns + column] for row in range(rows)) for column in range(columns)]
+    return [by_column[i % columns] for i in range(max(1, round(seconds / CELL_SECONDS)))]
 
 
 def of_result(result: Result) -> Attribution | None:
     """What `explained` wrote into a result."""
-    found = result.details.get("attribution")
-    told: Attribution | None = from_json(Attribution, found) if found else None
-    return told
+    saved = result.details.get("attribution")
+    attribution: Attribution | None = from_json(Attribution, saved) if saved else None
+    return attribution

@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_all(self, texts: Iterable[str]) -> list[list[int]]:
-        """`encode` for many."""
+        """The token ids of several texts, each as `encode` gives them."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -95,7 +95,7 @@ class LanguageModel(Protocol):
 
     @property
     def config(self) -> LanguageModelConfig:
-        """Its size."""
+        """The size of the model."""
         ...
 
     def __call__(
@@ -150,7 +150,7 @@ class Matcher(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     @property
@@ -164,11 +164,11 @@ class Matcher(Protocol):
         ...
 
     def embed_media(self, media: list[Media]) -> Tensor:
-        """(n, d)."""
+        """The vectors (n, d) of the media."""
         ...
 
     def embed_text(self, texts: list[str]) -> Tensor:
-        """(n, d), without the prompt: callers add it."""
+        """The vectors (n, d) of the texts, without the prompt: callers add it."""
         ...
 
 
@@ -186,7 +186,7 @@ class YesNoClassifier(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     def probability(self, texts: list[str]) -> Tensor:
@@ -199,7 +199,7 @@ class FluencyJudge(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     @property
@@ -208,7 +208,7 @@ class FluencyJudge(Protocol):
         ...
 
     def log_likelihood(self, texts: list[str]) -> list[float]:
-        """Nats, the end of the sentence included."""
+        """The log-likelihood of each text in nats, the end of the sentence included."""
         ...
 
 
@@ -225,7 +225,7 @@ class TextJudge(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown beside every number that came from it."""
+        """The model's name, shown beside every number that came from it."""
         ...
 
     def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:

@@ -12,10 +12,10 @@ from captioners.types import Control
 
 
 def number(
-    name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **more: Any
+    name: str, label: str, help: str, default: float | None, low: float, high: float, step: float, **options: Any
 ) -> Control:
     """A slider; a step of 1 makes it whole."""
-    return Control(name, "number", label, help, default, low, high, step, **more)
+    return Control(name, "number", label, help, default, low, high, step, **options)
 
 
 def text(name: str, label: str, help: str, default: str = "") -> Control:

@@ -94,7 +94,7 @@ SOUND_CLASSES: dict[str, SoundClass] = {
     "gun_shot": _c(r"gun ?(?:shot|fire)|shots? (?:are |is )?fired|(?:rifle|pistol|shotgun|machine gun|gun)s?\b", "a gun is fired", "a gunshot rings out", "gunshots are fired", "someone shoots a gun"),
     "jackhammer": _c(r"jack ?hammer|pneumatic", "a jackhammer is pounding", "a jackhammer breaks concrete", "a jackhammer hammers rapidly", "construction work with a jackhammer"),
     "street_music": _c(r"street (?:music|perform)|busk", "music is played in the street", "street musicians play for a crowd", "a band plays outdoors while people talk", "a street performer plays music"),
-    **{f"{genre}_music": _c("", f"{genre} music is playing", f"a {genre} song plays", *more) for genre, more in {
+    **{f"{genre}_music": _c("", f"{genre} music is playing", f"a {genre} song plays", *captions) for genre, captions in {
         "blues": ("a slow blues with a guitar", "a blues singer sings with a guitar"),
         "classical": ("an orchestra plays classical music", "violins and a piano play softly"),
         "country": ("a country singer sings with a guitar", "a country band plays"),

@@ -37,10 +37,10 @@ def right_padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
 
 
 def _special_id(tokenizer: Tokenizer, token: str) -> int:
-    found = tokenizer.token_to_id(token)
-    if found is None:
+    token_id = tokenizer.token_to_id(token)
+    if token_id is None:
         raise ValueError(f"This tokenizer has no {token}: train it again.")
-    return int(found)
+    return int(token_id)
 
 
 class CaptionTokenizer:

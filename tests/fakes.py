@@ -15,6 +15,7 @@ from captioners.contract import Calibration
 from captioners.evaluation.dataset import read_dataset
 from captioners.evaluation.evaluate import evaluate
 from captioners.lab import Lab
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.profiles.base import Profile
 from captioners.profiles.store import MissingPart
 from captioners.types import Alternative, Candidate, Control, Result, Spec, Step, StepToken, TokenTrace, to_json
@@ -299,3 +300,15 @@ def evaluate_folder(
 ) -> dict:
     """What `evaluate --json` would write about a folder."""
     return to_json(evaluate(Lab(profile), read_dataset(folder, split, limit), *args, **more))
+
+
+def restless(vocab: int) -> PrefixDenoiser:
+    """A denoiser whose words depend on everything it sees, and never get sure."""
+    torch.manual_seed(0)
+    net = PrefixDenoiser(
+        PrefixDenoiserConfig(vocab=vocab, embed=48, dim=48, layers=2, heads=2, hidden=32, image_dim=16, audio_dim=12)
+    )
+    for name, parameter in net.named_parameters():
+        if parameter.ndim > 1 and name != "directions":
+            torch.nn.init.normal_(parameter, std=0.2)
+    return net.eval().requires_grad_(False)

@@ -17,9 +17,9 @@ TOKENS = 6  # of each caption: the faithful route takes seconds for each
 )
 def routes(profile: Profile) -> tuple[Work, Work]:
     """The route differs and nothing else."""
-    caption, one = captions("classifier", profile), [picture(0)]
+    caption, pictures = captions("classifier", profile), [picture(0)]
 
     def work(route: str) -> Work:
-        return lambda: len(caption(one, route=route, top_k=512, max_tokens=TOKENS)[0].trace)
+        return lambda: len(caption(pictures, route=route, top_k=512, max_tokens=TOKENS)[0].trace)
 
     return work("fast"), work("faithful")

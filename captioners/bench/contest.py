@@ -16,6 +16,7 @@ from captioners.types import CaptionLabError
 
 REPEATS = 7
 Work = Callable[[], int]  # does something once and returns how many units it did
+Sides = Callable[[Profile], tuple[Work, Work]]
 
 
 @dataclass(frozen=True)
@@ -25,21 +26,21 @@ class Contest:
     name: str
     says: str  # what is compared, in words
     unit: str  # of the times: seconds per this
-    sides: Callable[[Profile], tuple[Work, Work]]
+    sides: Sides
     repeats: int | None = None  # fewer than usual, where one takes long
 
 
 _CONTESTS: dict[str, Contest] = {}
 
 
-def contest(name: str, says: str, unit: str, repeats: int | None = None) -> Callable:
+def contest(name: str, says: str, unit: str, repeats: int | None = None) -> Callable[[Sides], Sides]:
     """Decorator of a function that makes (ours, peer) of a profile: the contest is known from then on.
 
     A part or a package that is not there is told by raising CaptionLabError or ImportError: the contest is skipped with
     that reason.
     """
 
-    def add(sides: Callable[[Profile], tuple[Work, Work]]) -> Callable[[Profile], tuple[Work, Work]]:
+    def add(sides: Sides) -> Sides:
         _CONTESTS[name] = Contest(name, says, unit, sides, repeats)
         return sides
 
@@ -57,11 +58,11 @@ def contests() -> dict[str, Contest]:
 
 def chosen(only: Collection[str] | None = None) -> list[Contest]:
     """The contests that are named, or all of them."""
-    known = contests()
+    by_name = contests()
     for name in only or ():
-        if name not in known:
-            raise CaptionLabError(f"There is no contest called {name!r}: choose from {', '.join(known)}.")
-    return [known[name] for name in dict.fromkeys(only or known)]
+        if name not in by_name:
+            raise CaptionLabError(f"There is no contest called {name!r}: choose from {', '.join(by_name)}.")
+    return [by_name[name] for name in dict.fromkeys(only or by_name)]
 
 
 def run(contest: Contest, profile: Profile, repeats: int = REPEATS) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def run(contest: Contest, profile: Profile, repeats: int = REPEATS) -> dict[str,
     for _ in range(min(repeats, contest.repeats or repeats)):
         for name, side in work.items():
             times[name].append(_timed(side))
-    ratios = [theirs / mine for mine, theirs in zip(times["ours"], times["peer"], strict=True)]
+    ratios = [peer_time / our_time for our_time, peer_time in zip(times["ours"], times["peer"], strict=True)]
     return {
         "name": contest.name,
         "says": contest.says,
@@ -100,7 +101,7 @@ def bench(
     profile: Profile,
     only: Collection[str] | None = None,
     repeats: int = REPEATS,
-    progress: Callable[[dict], None] = lambda row: None,
+    progress: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> dict[str, Any]:
     """The chosen contests in the shape that `bench --json` writes; what cannot be run is listed under `skipped` with
     its reason.

@@ -40,8 +40,8 @@ def _work(profile: Profile, items: Iterator[Item], count: int, batch: int) -> Wo
 )
 def warm(profile: Profile) -> tuple[Work, Work]:
     """The second and every later run over a data set, and all but the first setting of a sweep."""
-    known = _files(SIZE)
-    return _work(profile, itertools.cycle(known), SIZE, SIZE), _work(profile, itertools.cycle(known[:SOME]), SOME, 1)
+    items = _files(SIZE)
+    return _work(profile, itertools.cycle(items), SIZE, SIZE), _work(profile, itertools.cycle(items[:SOME]), SOME, 1)
 
 
 @contest(
@@ -52,8 +52,8 @@ def warm(profile: Profile) -> tuple[Work, Work]:
 )
 def cold(profile: Profile) -> tuple[Work, Work]:
     """The first run: the image encoder's share is the same for both."""
-    new = (item for seed in itertools.count(1) for item in _files(SOME, seed))
-    return _work(profile, new, SIZE, SIZE), _work(profile, new, SOME, 1)
+    fresh_items = (item for seed in itertools.count(1) for item in _files(SOME, seed))
+    return _work(profile, fresh_items, SIZE, SIZE), _work(profile, fresh_items, SOME, 1)
 
 
 def _files(count: int, seed: int = 0) -> list[Item]:
@@ -66,4 +66,4 @@ def _files(count: int, seed: int = 0) -> list[Item]:
     return [Item(path.name, path, "image", ()) for path in paths]
 
 
-_FOLDERS: list[tempfile.TemporaryDirectory] = []
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []

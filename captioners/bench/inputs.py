@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def captions(name: str, profile: Profile) -> Callable[..., list[Result]]:
     """A function (media, **settings) → results of one method."""
     method = registry.load(name, profile)
 
-    def caption(media: list[Media], **values: object) -> list[Result]:
+    def caption(media: list[Media], **values: Any) -> list[Result]:
         return method.caption_batch(media, [method.spec.settings(**values)] * len(media))
 
     return caption

@@ -36,4 +36,6 @@ def peak_growth(work: Callable[[], object]) -> float | None:
 
 
 def _kilobytes(name: str) -> int:
-    return int(re.search(rf"^{name}:\s+(\d+)", STATUS.read_text(), re.MULTILINE)[1])
+    line = re.search(rf"^{name}:\s+(\d+)", STATUS.read_text(), re.MULTILINE)
+    assert line is not None  # Linux writes every one of them
+    return int(line[1])

@@ -24,8 +24,11 @@ def mend_open_clip() -> None:
     from transformers.generation import logits_process, stopping_criteria
 
     names = ("LogitsProcessorList", "MinLengthLogitsProcessor", "RepetitionPenaltyLogitsProcessor")
-    for module, wanted in ((logits_process, names), (stopping_criteria, ("MaxLengthCriteria", "StoppingCriteriaList"))):
-        for name in wanted:
+    for module, classes in (
+        (logits_process, names),
+        (stopping_criteria, ("MaxLengthCriteria", "StoppingCriteriaList")),
+    ):
+        for name in classes:
             setattr(coca_model, name, getattr(module, name))
     coca_model.GENERATION_TYPES = {**coca_model.GENERATION_TYPES, "top_k": logits_process.TopKLogitsWarper}
     coca_model._has_transformers = True
@@ -48,18 +51,18 @@ def coca(profile: Profile) -> tuple[Work, Work]:
     mend_open_clip()
     torch.manual_seed(0)
     logging.disable(logging.WARNING)  # it warns of random weights, which are meant here
-    theirs = open_clip.create_model("coca_ViT-B-32").eval()
+    reference = open_clip.create_model("coca_ViT-B-32").eval()
     logging.disable(logging.NOTSET)
     # open_clip leaves this projection unset
-    torch.nn.init.normal_(theirs.text_decoder.text_projection, std=theirs.text_decoder.width**-0.5)
-    mine = for_few_rows(deepcopy(theirs))
-    decoder = CocaDecoder(mine).eval()
+    torch.nn.init.normal_(reference.text_decoder.text_projection, std=reference.text_decoder.width**-0.5)
+    refitted = for_few_rows(deepcopy(reference))
+    decoder = CocaDecoder(refitted).eval()
     picture = torch.randn(1, 3, 224, 224)
     start, end = 49406, 49407
 
     @torch.no_grad()
     def ours() -> int:
-        _, grid = mine.visual(picture)
+        _, grid = refitted.visual(picture)
         condition = decoder.condition({"image": grid}, torch.tensor([0]))
         ids, past = torch.tensor([[start]]), None
         for _ in range(TOKENS):
@@ -70,7 +73,7 @@ def coca(profile: Profile) -> tuple[Work, Work]:
         return 1
 
     def peer() -> int:
-        theirs.generate(
+        reference.generate(
             picture,
             generation_type="top_k",
             top_k=1,
@@ -101,8 +104,8 @@ def cfg(profile: Profile) -> tuple[Work, Work]:
     from captioners.nets.gpt2 import Gpt2
 
     torch.manual_seed(0)
-    theirs = GPT2LMHeadModel(GPT2Config(bos_token_id=None, eos_token_id=None)).eval()
-    mine = Gpt2(deepcopy(theirs)).eval()
+    reference = GPT2LMHeadModel(GPT2Config(bos_token_id=None, eos_token_id=None)).eval()
+    refitted = Gpt2(deepcopy(reference)).eval()
     prompt = torch.randint(0, 50000, (1, 8))
 
     @torch.no_grad()
@@ -112,14 +115,14 @@ def cfg(profile: Profile) -> tuple[Work, Work]:
         mask[1, :-1] = False
         past = None
         for _ in range(TOKENS):
-            logits, past = mine(ids, past, mask)
+            logits, past = refitted(ids, past, mask)
             cond, uncond = logits[:, -1].log_softmax(-1)
             ids = guidance.cfg(cond, uncond, 2.0).argmax().expand(2, 1)
             mask = torch.cat([mask, mask[:, -1:]], 1)
         return 1
 
     def peer() -> int:
-        theirs.generate(prompt, max_new_tokens=TOKENS, do_sample=False, guidance_scale=2.0, pad_token_id=0)
+        reference.generate(prompt, max_new_tokens=TOKENS, do_sample=False, guidance_scale=2.0, pad_token_id=0)
         return 1
 
     return ours, peer

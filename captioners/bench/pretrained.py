@@ -79,12 +79,12 @@ def _blip(guided: bool) -> tuple[Work, Work]:
     from captioners.nets.from_transformers import blip_decoder
 
     torch.manual_seed(0)
-    theirs = BlipForConditionalGeneration(BlipConfig()).eval()
-    decoder = blip_decoder(deepcopy(theirs)).eval()
-    text = theirs.config.text_config
+    reference = BlipForConditionalGeneration(BlipConfig()).eval()
+    decoder = blip_decoder(deepcopy(reference)).eval()
+    text = reference.config.text_config
     start, end = text.bos_token_id, text.sep_token_id
     with torch.inference_mode():
-        grid = theirs.vision_model(torch.randn(1, 3, 384, 384)).last_hidden_state
+        grid = reference.vision_model(torch.randn(1, 3, 384, 384)).last_hidden_state
 
     @torch.inference_mode()
     def ours() -> int:
@@ -105,7 +105,7 @@ def _blip(guided: bool) -> tuple[Work, Work]:
 
     @torch.inference_mode()
     def plain() -> int:
-        theirs.text_decoder.generate(  # as its own `generate` calls it
+        reference.text_decoder.generate(  # as its own `generate` calls it
             torch.tensor([[start]]),
             encoder_hidden_states=grid,
             encoder_attention_mask=torch.ones(grid.shape[:2], dtype=torch.long),
@@ -119,13 +119,15 @@ def _blip(guided: bool) -> tuple[Work, Work]:
 
     @torch.inference_mode()
     def twice() -> int:
-        seen: list[torch.Tensor] = [grid, torch.zeros_like(grid)]
+        contexts: list[torch.Tensor] = [grid, torch.zeros_like(grid)]
         caches: list[Any] = [None, None]
         ids = torch.tensor([[start]])
         for _ in range(TOKENS):
             branches = []
             for i in range(2):
-                out = theirs.text_decoder(ids, encoder_hidden_states=seen[i], past_key_values=caches[i], use_cache=True)
+                out = reference.text_decoder(
+                    ids, encoder_hidden_states=contexts[i], past_key_values=caches[i], use_cache=True
+                )
                 caches[i] = out.past_key_values
                 branches.append(out.logits[0, -1])
             ids = best(*branches).expand(1, 1)

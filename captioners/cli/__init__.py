@@ -17,12 +17,12 @@ from captioners.types import CaptionLabError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if given[:1] == ["page"]:
-            return page_command(given[1:])
-        args = build_parser().parse_args(given)
-        args.line = shlex.join(["python", "-m", "captioners", *given])
+        if arguments[:1] == ["page"]:
+            return page_command(arguments[1:])
+        args = build_parser().parse_args(arguments)
+        args.line = shlex.join(["python", "-m", "captioners", *arguments])
         args.run(args)
     except (CaptionLabError, OSError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)

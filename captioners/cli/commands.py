@@ -255,9 +255,9 @@ def study_command(args: argparse.Namespace) -> None:
         votes = store.votes(study.id)
     finally:
         store.close()
-    report = {"command": args.line, **analyse(study, votes)}
+    report = analyse(study, votes)
     if "json" in outputs:
-        write_json(report, outputs["json"])
+        write_json({"command": args.line, **report}, outputs["json"])
     if "csv" in outputs:
         outputs["csv"].write_text(csv_report(votes), encoding="utf-8")
     if "html" in outputs:

@@ -26,11 +26,11 @@ def print_result(result: Result) -> None:
 
 
 @contextmanager
-def progress_bar(what: str, quiet: bool) -> Iterator[Progress]:
+def progress_bar(description: str, quiet: bool) -> Iterator[Progress]:
     """A bar on stderr, with rate and time left, that appears when the work takes longer than two seconds."""
     from tqdm import tqdm
 
-    with tqdm(desc=what, delay=DELAY, disable=quiet, leave=False) as bar:
+    with tqdm(desc=description, delay=DELAY, disable=quiet, leave=False) as bar:
 
         def progress(done: int, total: int) -> None:
             if bar.total is None:  # what is done before the work begins does not count for its rate

@@ -28,11 +28,11 @@ def build_parser() -> Parser:
     common, methods, dataset, outputs = common_options(), method_options(), dataset_options(), output_options()
 
     def command(name: str, run: Callable[[argparse.Namespace], None], words: str, *parents: Parser) -> Parser:
-        made = subparsers.add_parser(
+        subparser = subparsers.add_parser(
             name, help=words, description=words, parents=[common, *parents], allow_abbrev=False
         )
-        made.set_defaults(run=run)
-        return made
+        subparser.set_defaults(run=run)
+        return subparser
 
     subparsers.add_parser("page", help="Serve the page; `page --help` shows its options.")
 

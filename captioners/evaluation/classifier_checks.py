@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from captioners.contract import SteeredModels, YesNoClassifier
+from captioners.evaluation.check_command import exit_code, make_parser, markdown_table
 from captioners.evaluation.dataset import Dataset, read_dataset
 from captioners.evaluation.evaluate import evaluate
 from captioners.evaluation.report import RunReport
@@ -67,14 +68,16 @@ def accuracy_table(
     Beside whole captions their first halves, because a guide judges beginnings.
     """
     rows = []
-    for some in captions:
-        halves = [" ".join(words[: max(1, len(words) // 2)]) for words in map(str.split, some.texts)]
+    for corpus in captions:
+        halves = [" ".join(words[: max(1, len(words) // 2)]) for words in map(str.split, corpus.texts)]
         cells = []
         for kind, classifier in classifiers.values():
-            cells += [_percent(_share_right(classifier, texts, some.kind == kind)) for texts in (some.texts, halves)]
-        rows.append([some.name, "heard" if some.kind == "audio" else "seen", len(some.texts), *cells])
+            cells += [
+                _percent(_share_right(classifier, texts, corpus.kind == kind)) for texts in (corpus.texts, halves)
+            ]
+        rows.append([corpus.name, "heard" if corpus.kind == "audio" else "seen", len(corpus.texts), *cells])
     headings = [f"{name} right{part}" for name in classifiers for part in ("", ", first halves")]
-    return _table(["captions", "of what is", "n", *headings], rows)
+    return markdown_table(["captions", "of what is", "n", *headings], rows)
 
 
 def _share_right(classifier: YesNoClassifier, texts: list[str], yes: bool) -> float:
@@ -86,12 +89,12 @@ def sweep_table(lab: Lab, dataset: Dataset, points: Sequence[dict[str, Any]], jo
     settings = [lab.method(METHOD).spec.settings(**point) for point in points]
     runs = evaluate(lab, dataset, [METHOD], {METHOD: settings}, journal=journal).runs
     journal.unlink(missing_ok=True)
-    there = [name for name in COLUMNS if name in runs[0].metrics]
+    names = [name for name in COLUMNS if name in runs[0].metrics]
     rows = [
-        [_words(point), *_cells(run, there), f"{run.seconds / run.n:.2f}"]
+        [_words(point), *_cells(run, names), f"{run.seconds / run.n:.2f}"]
         for point, run in zip(points, runs, strict=True)
     ]
-    return _table(["settings", *(COLUMNS[name][0] for name in there), "seconds"], rows)
+    return markdown_table(["settings", *(COLUMNS[name][0] for name in names), "seconds"], rows)
 
 
 def _words(point: dict[str, Any]) -> str:
@@ -110,16 +113,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
 # -------------------------------------------------------------------------------------------------- the command line
 
 
 def read_split(place: str, limit: int | None = None) -> Dataset:
-    """`DIR` or `DIR:SPLIT`."""
+    """Read the data set named as `DIR` or `DIR:SPLIT`."""
     folder, _, split = place.partition(":")
     return read_dataset(folder, split or None, limit)
 
@@ -140,11 +138,9 @@ def read_real_captions(assignment: str, kind: Modality, limit: int | None) -> Re
     return RealCaptions(name, kind, texts)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The options."""
-    parser = argparse.ArgumentParser(
-        prog="python -m captioners.evaluation.classifier_checks", description="Method 2's own checks."
-    )
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of this module's options."""
+    parser = make_parser("classifier_checks", "Method 2's own checks.")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="these checks alone (default: all)")
     parser.add_argument("--sounds", metavar="DIR[:SPLIT]", help="a data set of sounds to caption")
     parser.add_argument("--pictures", metavar="DIR[:SPLIT]", help="a data set of pictures to caption")
@@ -171,9 +167,11 @@ def run(args: argparse.Namespace) -> str:
     lab = Lab(args.profile, args.device, args.models, args.checkpoint)
     parts: list[str] = []
     if "accuracy" in args.only:
-        given: dict[Modality, list[str]] = {"audio": args.heard, "image": args.seen}
+        assignments_by_kind: dict[Modality, list[str]] = {"audio": args.heard, "image": args.seen}
         captions = [
-            read_real_captions(some, kind, args.limit) for kind, assignments in given.items() for some in assignments
+            read_real_captions(assignment, kind, args.limit)
+            for kind, assignments in assignments_by_kind.items()
+            for assignment in assignments
         ]
         if not captions:
             raise CaptionLabError(
@@ -196,27 +194,26 @@ def run(args: argparse.Namespace) -> str:
 
 def _classifiers(lab: Lab, args: argparse.Namespace) -> dict[str, tuple[Modality, YesNoClassifier]]:
     """Both guides by name, and those of every folder given with --beside."""
-    found: dict[str, tuple[Modality, YesNoClassifier]] = {}
+    classifiers: dict[str, tuple[Modality, YesNoClassifier]] = {}
     labs = {"": lab}
     for folder in args.beside:
         labs[f" ({Path(folder).name})"] = Lab(args.profile, args.device, args.models, [*args.checkpoint, folder])
     for suffix, its_lab in labs.items():
         models = cast(SteeredModels, its_lab.method(METHOD).models)
-        found |= {name + suffix: (kind, models.classifier(kind)) for name, kind in CLASSIFIERS.items()}
-    return found
+        classifiers |= {name + suffix: (kind, models.classifier(kind)) for name, kind in CLASSIFIERS.items()}
+    return classifiers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the tables; 2 on bad input, with one line that says what to do."""
-    args = make_parser().parse_args(arguments)
-    try:
+    args = build_parser().parse_args(arguments)
+
+    def write_tables() -> None:
         if not args.out.absolute().parent.is_dir():
             raise CaptionLabError(f"{args.out} cannot be written: give a file in a folder that is there.")
         args.out.write_text(run(args), encoding="utf-8")
-    except CaptionLabError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(write_tables)
 
 
 if __name__ == "__main__":

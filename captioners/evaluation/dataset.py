@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, overload
 
 from captioners.media import load_media
 from captioners.media.pictures import reshaped
@@ -35,6 +35,14 @@ class Item:
     )
     boxes: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)  # class → its largest boxes
     size: tuple[int, int] | None = None  # width and height of the photograph, which the file may be squeezed out of
+
+
+class Annotations(TypedDict, total=False):
+    """The fields of an `Item` that tell what people boxed in a picture."""
+
+    objects: tuple[str, ...]
+    boxes: dict[str, tuple[Box, ...]]
+    size: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -115,28 +123,28 @@ def _read_jsonl(folder: Path) -> list[Item]:
         name = row[kind]
         if name in items:
             raise CaptionLabError(f"{where} repeats {name!r}: put all its captions on one line.")
-        split, seen = str(row.get("split", "")), _read_objects(where, row)
-        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, **seen)
+        split, annotations = str(row.get("split", "")), _read_objects(where, row)
+        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, **annotations)
     return list(items.values())
 
 
-def _read_objects(where: str, row: dict[str, Any]) -> dict[str, Any]:
+def _read_objects(where: str, row: dict[str, Any]) -> Annotations:
     """What people boxed in a picture, and its size, where a line tells."""
-    found: dict[str, Any] = {}
+    annotations: Annotations = {}
     try:
         if "objects" in row:
-            found["objects"] = tuple(str(name) for name in row["objects"])
+            annotations["objects"] = tuple(str(name) for name in row["objects"])
         if "boxes" in row:
-            found["boxes"] = {name: tuple(_box(box) for box in some) for name, some in row["boxes"].items()}
+            annotations["boxes"] = {name: tuple(_box(box) for box in boxes) for name, boxes in row["boxes"].items()}
         if "size" in row:
             width, height = row["size"]
-            found["size"] = (int(width), int(height))
-            if min(found["size"]) < 1:
+            annotations["size"] = (int(width), int(height))
+            if min(annotations["size"]) < 1:
                 raise ValueError(row["size"])
     except (ValueError, TypeError, AttributeError):
         shape = '"objects": [CLASS, …], "boxes": {CLASS: [[left, top, width, height], …]}, "size": [width, height]'
         raise CaptionLabError(f"{where} has objects, boxes or a size of another shape: write {shape}.") from None
-    return found
+    return annotations
 
 
 def _box(values: Sequence[float]) -> Box:

@@ -56,12 +56,12 @@ def evaluate(
         judges = replace(judges, matcher=TextCachingMatcher(judges.matcher))
 
     planned: list[tuple[str, Settings]] = []
-    given: list[tuple[Item, str]] = []
+    given_captions: list[tuple[Item, str]] = []
     work = dataset.items
     if captions_file is not None:
-        given, notes = _match_given(read_captions(captions_file), dataset)
+        given_captions, notes = _match_given(read_captions(captions_file), dataset)
         judges = replace(judges, notes=judges.notes + notes)
-        work = list({item.id: item for item, _ in given}.values()) if judges.matcher else []
+        work = list({item.id: item for item, _ in given_captions}.values()) if judges.matcher else []
     else:
         planned = [
             (s.id, values) for s in choose_methods(kind, methods) for values in settings.get(s.id) or [s.settings()]
@@ -73,15 +73,15 @@ def evaluate(
     texts, missing = find_text_judge(lab.profile.judges) if all(item.references for item in dataset) else (None, ())
     scorer = Scorer(results, replace(judges, notes=judges.notes + missing), lab.profile.name, texts)
     if captions_file is not None:
-        readable = [(item, CaptionRecord(caption)) for item, caption in given if item.id not in scorer.failed]
+        readable = [(item, CaptionRecord(caption)) for item, caption in given_captions if item.id not in scorer.failed]
         runs = [scorer.run("given", {}, 0.0, readable)]
     else:
         runs = [
             scorer.run(name, to_json(values), *scorer.captions(run, dataset))
             for run, (name, values) in enumerate(planned)
         ]
-    theirs = scorer.people([item for item, _ in given] or dataset) if people else None
-    return Report(dataset.name, dataset.split, runs, people=theirs)
+    people_run = scorer.people([item for item, _ in given_captions] or dataset) if people else None
+    return Report(dataset.name, dataset.split, runs, people=people_run)
 
 
 def _gather(
@@ -171,9 +171,9 @@ class Scorer:
             notes=notes,
             items=[
                 ItemReport(
-                    item.id, said.caption, {name: values[i] for name, values in by_item.items()}, said.candidates
+                    item.id, record.caption, {name: values[i] for name, values in by_item.items()}, record.candidates
                 )
-                for i, (item, said) in enumerate(pairs)
+                for i, (item, record) in enumerate(pairs)
             ],
         )
 

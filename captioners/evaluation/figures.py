@@ -60,7 +60,7 @@ def swept(runs: list[RunReport]) -> list[str]:
         numeric = all(isinstance(s[name], int | float) and not isinstance(s[name], bool) for s in settings)
         return not numeric, -len(values[name])
 
-    return sorted((name for name, some in values.items() if len(some) > 1), key=order)
+    return sorted((name for name, distinct in values.items() if len(distinct) > 1), key=order)
 
 
 def series(runs: list[RunReport]) -> tuple[str, dict[str, list[RunReport]]]:

@@ -60,12 +60,12 @@ def _clipscore(result: Result) -> float:
 
 
 def ranked(showings: Sequence[Showing]) -> list[Showing]:
-    """The best first."""
+    """The files sorted, the best first."""
     return sorted(showings, key=lambda s: s.worth, reverse=True)
 
 
 def text(showings: Sequence[Showing]) -> str:
-    """A paragraph for each file."""
+    """The outcome as text, a paragraph for each file."""
     lines = []
     for showing in ranked(showings):
         count, gain = showing.worth

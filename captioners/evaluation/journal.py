@@ -54,17 +54,17 @@ class Journal:
     def _resumed(self, path: Path, head: dict[str, Any]) -> list[BatchResult]:
         """The whole lines; one that was cut by the kill is cut off the file too."""
         text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
+        complete = text[: text.rfind("\n") + 1]
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = [json.loads(line) for line in complete.splitlines()]
         except json.JSONDecodeError:
             raise CaptionLabError(f"{path} is damaged: remove it and start again.") from None
         if lines and lines[0] != head:
             raise CaptionLabError(
                 f"{path} was left by a run with other items or settings: finish that run, or remove the file."
             )
-        if whole != text:
-            path.write_text(whole, encoding="utf-8")
+        if complete != text:
+            path.write_text(complete, encoding="utf-8")
         if not lines:
             self._append(head)
         return [from_json(BatchResult, line) for line in lines[1:]]

@@ -9,7 +9,6 @@ of one picture: its own and other pictures'.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ import torch
 from torch import Tensor
 
 from captioners.contract import Matcher
-from captioners.evaluation.dataset import Dataset, Item, load_item, read_dataset
+from captioners.evaluation.check_command import add_dataset_options, chosen_dataset, exit_code, make_parser
+from captioners.evaluation.dataset import Dataset, Item, load_item
 from captioners.lab import Lab
 from captioners.metrics.object_words import CLASSES, mentions
 from captioners.metrics.objects import main_object, words_of
@@ -39,29 +39,29 @@ class Pair:
 
 def strangers(items: Sequence[Item], rng: random.Random) -> list[Pair]:
     """Each picture's first caption beside the first caption of another picture."""
-    found = []
+    pairs = []
     for i, item in enumerate(items):
         other = rng.choice([k for k in range(len(items)) if k != i])
-        found.append(Pair(i, item.references[0], items[other].references[0]))
-    return found
+        pairs.append(Pair(i, item.references[0], items[other].references[0]))
+    return pairs
 
 
 def swapped(items: Sequence[Item], rng: random.Random) -> list[Pair]:
     """Each caption that names its picture's main object beside the same caption with another of the classes in its
     place.
     """
-    found = []
+    pairs = []
     for i, item in enumerate(items):
         main = main_object(item.objects or ())
         for caption in item.references:
             words = words_of(caption)
-            said = [m for m in mentions(words) if m.claims and main in m.names]
-            if said:
+            named = [m for m in mentions(words) if m.claims and main in m.names]
+            if named:
                 other = rng.choice([name for name in CLASSES if name not in (item.objects or ())])
-                wrong = [*words[: said[0].start], *other.split(), *words[said[0].end :]]
-                found.append(Pair(i, " ".join(words), " ".join(wrong)))
+                wrong = [*words[: named[0].start], *other.split(), *words[named[0].end :]]
+                pairs.append(Pair(i, " ".join(words), " ".join(wrong)))
                 break
-    return found
+    return pairs
 
 
 def share_told(matcher: Matcher, media: Tensor, pairs: Sequence[Pair]) -> float:
@@ -80,11 +80,11 @@ def agreement(one: Tensor, other: Tensor) -> float:
 def compared_captions(items: Sequence[Item], rng: random.Random) -> list[list[str]]:
     """For each picture its own captions and some of other pictures, as many for all."""
     count = min(len(item.references) for item in items)
-    found = []
+    texts = []
     for i, item in enumerate(items):
         others = rng.sample([k for k in range(len(items)) if k != i], min(OTHERS, len(items) - 1))
-        found.append([*item.references[:count], *(items[k].references[0] for k in others)])
-    return found
+        texts.append([*item.references[:count], *(items[k].references[0] for k in others)])
+    return texts
 
 
 def check(lab: Lab, dataset: Dataset) -> dict[str, float]:
@@ -95,41 +95,38 @@ def check(lab: Lab, dataset: Dataset) -> dict[str, float]:
     matchers = {"judge": profile.judges.matcher("image"), "ranker": profile.models.ranker("image")}
     vectors = {name: matcher.embed_media(media) for name, matcher in matchers.items()}
     pairs = {"stranger": strangers(items, rng), "swapped": swapped(items, rng)}
-    found = {
-        f"{name}_{kind}": share_told(matcher, vectors[name], some)
+    figures = {
+        f"{name}_{kind}": share_told(matcher, vectors[name], kind_pairs)
         for name, matcher in matchers.items()
-        for kind, some in pairs.items()
-        if some
+        for kind, kind_pairs in pairs.items()
+        if kind_pairs
     }
     texts = compared_captions(items, rng)
     scores = {}
     for name, matcher in matchers.items():
-        said = matcher.embed_text([text for some in texts for text in some]).unflatten(0, (len(texts), -1))
-        scores[name] = torch.einsum("ntc,nc->nt", said, vectors[name])
+        embedded = matcher.embed_text([text for captions in texts for text in captions]).unflatten(0, (len(texts), -1))
+        scores[name] = torch.einsum("ntc,nc->nt", embedded, vectors[name])
     own = min(len(item.references) for item in items)
-    found["agreement"] = agreement(scores["judge"], scores["ranker"])
+    figures["agreement"] = agreement(scores["judge"], scores["ranker"])
     if own > 2:
-        found["agreement_own"] = agreement(scores["judge"][:, :own], scores["ranker"][:, :own])
-    return {**found, "pairs_stranger": len(pairs["stranger"]), "pairs_swapped": len(pairs["swapped"])}
+        figures["agreement_own"] = agreement(scores["judge"][:, :own], scores["ranker"][:, :own])
+    return {**figures, "pairs_stranger": len(pairs["stranger"]), "pairs_swapped": len(pairs["swapped"])}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; 2 on bad input, with one line that says what to do."""
-    parser = argparse.ArgumentParser(prog="python -m captioners.evaluation.judge_checks", description=__doc__)
-    parser.add_argument("folder", metavar="DIR", help="a data set of pictures with captions")
-    parser.add_argument("--split")
-    parser.add_argument("--limit", type=int, metavar="N")
+    parser = make_parser("judge_checks", __doc__)
+    add_dataset_options(parser, "a data set of pictures with captions")
     args = parser.parse_args(arguments)
-    try:
-        dataset = read_dataset(args.folder, args.split, args.limit)
+
+    def print_figures() -> None:
+        dataset = chosen_dataset(args)
         if dataset.kind != "image":
             raise CaptionLabError(f"{args.folder} holds sounds: give a data set of pictures.")
         for name, value in check(Lab("embedded"), dataset).items():
             print(f"{name:18} {value:.4g}")
-    except CaptionLabError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(print_figures)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,26 @@ that guidance makes of them?
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from captioners.contract import FluencyJudge, Matcher
+from captioners.evaluation.check_command import (
+    add_dataset_options,
+    chosen_dataset,
+    exit_code,
+    make_parser,
+    markdown_table,
+)
 from captioners.evaluation.dataset import load_item, read_dataset
 from captioners.lab import Lab
 from captioners.metrics.fluency import log_perplexity
@@ -31,6 +38,27 @@ from captioners.types import CaptionLabError, Media
 SCALES = (1.5, 2.0, 3.0)
 MAX_TOKENS = 20
 MIXED = (4, 16)  # reference pictures in a mixture
+
+
+class JudgedCaptions(TypedDict):
+    """The judges' means over some captions."""
+
+    clipscore: float
+    perplexity: float
+
+
+class ScaleFigures(JudgedCaptions):
+    """What guidance makes of a substitute at one scale; `same` is the share of captions that the truth gives too."""
+
+    same: float
+
+
+class Comparison(TypedDict):
+    """One substitute: nats from the truth, and its figures by scale."""
+
+    name: str
+    kl: float
+    scales: dict[float, ScaleFigures]
 
 
 class Branch:
@@ -50,7 +78,7 @@ class Branch:
         ]
 
     def whole(self, ids: Tensor) -> Tensor:
-        """ids (n, t) → (n, t, vocab)."""
+        """Log-probabilities of whole captions: ids (n, t) → (n, t, vocab)."""
         return self._mixed([self.decoder(ids, condition)[0] for condition in self.conditions])
 
     def steps(self) -> Callable[[Tensor], Tensor]:
@@ -60,8 +88,8 @@ class Branch:
         def step(tokens: Tensor) -> Tensor:
             logits = []
             for i, condition in enumerate(self.conditions):
-                found, caches[i] = self.decoder(tokens, condition, caches[i])
-                logits.append(found[:, -1])
+                step_logits, caches[i] = self.decoder(tokens, condition, caches[i])
+                logits.append(step_logits[:, -1])
             return self._mixed(logits)
 
         return step
@@ -86,14 +114,14 @@ class Setting:
 
     @property
     def judges(self) -> tuple[Matcher, FluencyJudge]:
-        """Of CLIPScore and of perplexity."""
-        there = self.lab.judges("image")
-        if there.matcher is None or there.fluency is None:
-            raise CaptionLabError(" ".join(there.notes))
-        return there.matcher, there.fluency
+        """The judges of CLIPScore and of perplexity."""
+        available = self.lab.judges("image")
+        if available.matcher is None or available.fluency is None:
+            raise CaptionLabError(" ".join(available.notes))
+        return available.matcher, available.fluency
 
     def grids(self, media: list[Media]) -> Tensor:
-        """(n, cells, c)."""
+        """The encoder's grids (n, cells, c) of some media."""
         return torch.stack([features.grid for features in self.models.encode(media)])
 
 
@@ -115,91 +143,96 @@ def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
         "a shuffled picture": [reference[shuffled]],
         **{f"mixture of {size}": same(*reference[:size, None]) for size in MIXED},
     }
-    return {name: Branch(decoder, some, grid) for name, some in inputs.items()}
+    return {name: Branch(decoder, replaced, grid) for name, replaced in inputs.items()}
 
 
-def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[dict[str, Any]]:
+def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[Comparison]:
     """For each substitute: nats from the truth along people's captions, and what guidance makes of it at several
     scales.
     """
     tokenizer, start = setting.models.tokenizer, setting.models.start_token("image")
     rows = [[start, *ids][: MAX_TOKENS + 1] for ids in tokenizer.encode_all(setting.captions)]
-    ids, there = tokenizer.batch(rows), torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows])
+    ids, is_token = (
+        tokenizer.batch(rows),
+        torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows]),
+    )
     grid, vectors = setting.grids(setting.media), embed_media(setting.judges[0], setting.media)
     cond = Branch(setting.models.caption_decoder(), [grid], grid)
-    asked = branches(setting, grid)
-    truth = next(iter(asked.values()))
+    by_name = branches(setting, grid)
+    truth = next(iter(by_name.values()))
     p = truth.whole(ids)
     expected = {scale: guided(cond, truth, scale, setting) for scale in scales}
-    found = []
-    for name, branch in asked.items():
-        nats = (p.exp() * (p - branch.whole(ids))).sum(-1)[there].mean().item()
-        row: dict[str, Any] = {"name": name, "kl": nats, "scales": {}}
+    comparisons: list[Comparison] = []
+    for name, branch in by_name.items():
+        nats = (p.exp() * (p - branch.whole(ids))).sum(-1)[is_token].mean().item()
+        figures: dict[float, ScaleFigures] = {}
         for scale in scales:
             captions = expected[scale] if branch is truth else guided(cond, branch, scale, setting)
-            same = float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
-            row["scales"][scale] = measured(captions, vectors, setting) | {"same": same}
-        found.append(row)
-    return found
+            share_same = float(np.mean([a == b for a, b in zip(captions, expected[scale], strict=True)]))
+            figures[scale] = {**measured(captions, vectors, setting), "same": share_same}
+        comparisons.append({"name": name, "kl": nats, "scales": figures})
+    return comparisons
 
 
 def guided(cond: Branch, uncond: Branch, scale: float, setting: Setting) -> list[str]:
     """Greedy captions of s = γ c − (γ − 1) u."""
     tokenizer = setting.models.tokenizer
     tokens = torch.full((len(setting.media), 1), setting.models.start_token("image"))
-    c, u, said = cond.steps(), uncond.steps(), []
+    c, u, columns = cond.steps(), uncond.steps(), []
     for position in range(MAX_TOKENS):
         scores = scale * c(tokens) - (scale - 1) * u(tokens)
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -torch.inf
         tokens = scores.argmax(-1, keepdim=True)
-        said.append(tokens)
-    return [tokenizer.decode(row) for row in torch.cat(said, 1).tolist()]
+        columns.append(tokens)
+    return [tokenizer.decode(row) for row in torch.cat(columns, 1).tolist()]
 
 
-def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> dict[str, float]:
+def measured(captions: list[str], vectors: np.ndarray, setting: Setting) -> JudgedCaptions:
     """The judges' means."""
     matcher, fluency = setting.judges
     scores = clipscore(vectors, embed_captions(matcher, captions))
     return {"clipscore": float(scores.mean()), "perplexity": float(np.exp(log_perplexity(fluency, captions).mean()))}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """As REPRODUCTION.md has it."""
+def table(rows: list[Comparison]) -> str:
+    """The comparison as the table that REPRODUCTION.md has."""
     head = [
         "p(x) by",
         "KL from the trained one",
         *(f"γ = {s:g}: same captions, CLIPScore, perplexity" for s in rows[0]["scales"]),
     ]
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    lines = []
     for row in rows:
         cells = [f"{v['same']:.0%}, {v['clipscore']:.3f}, {v['perplexity']:.0f}" for v in row["scales"].values()]
-        lines.append(f"| {row['name']} | {row['kl']:.3f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([row["name"], f"{row['kl']:.3f}", *cells])
+    return markdown_table(head, lines)
 
 
 @torch.inference_mode()
-def main(argv: list[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--split", default="dev")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 2 on bad input, with one line that says what to do."""
+    parser = make_parser("no_input", (__doc__ or "").partition("\n")[0])
+    add_dataset_options(parser, "a data set of pictures with captions", split="dev", limit=64)
     parser.add_argument("--reference-split", default="train", help="where the pictures that stand for none come from")
-    parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
-    items = read_dataset(args.folder, args.split, args.limit)
-    others = read_dataset(args.folder, args.reference_split, args.limit)
-    setting = Setting(
-        Lab("embedded", "cpu"),
-        [load_item(i) for i in items],
-        [i.references[0] for i in items],
-        [load_item(i) for i in others],
-    )
-    rows = compare(setting)
-    print(table(rows))
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    args = parser.parse_args(arguments)
+
+    def print_table() -> None:
+        items = chosen_dataset(args)
+        others = read_dataset(args.folder, args.reference_split, args.limit)
+        setting = Setting(
+            Lab("embedded", "cpu"),
+            [load_item(i) for i in items],
+            [i.references[0] for i in items],
+            [load_item(i) for i in others],
+        )
+        rows = compare(setting)
+        print(table(rows))
+        if args.json:
+            args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+    return exit_code(print_table)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,7 +8,6 @@ sees both, each centred over all pictures: the caption of the same picture, and 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import cast
@@ -18,9 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from captioners.contract import PrefixDenoiserModels
-from captioners.evaluation.dataset import Dataset, load_item, read_dataset
+from captioners.evaluation.check_command import (
+    add_dataset_options,
+    chosen_dataset,
+    exit_code,
+    make_parser,
+    markdown_table,
+)
+from captioners.evaluation.dataset import Dataset, load_item
 from captioners.lab import Lab
-from captioners.types import CaptionLabError
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the distribution that are told
 
@@ -39,26 +44,24 @@ def check(lab: Lab, dataset: Dataset) -> dict[str, Tensor]:
     prefix = net.prefix_means(dataset.kind, pooled)
     words = net.caption_means([models.tokenizer.encode(item.references[0]) for item in items])
     pairs = {"own": cosines(prefix, words), "another's": cosines(prefix, words.roll(1, 0))}
-    return {name: torch.cat([some.quantile(torch.tensor(SHARES)), some.mean()[None]]) for name, some in pairs.items()}
+    return {
+        name: torch.cat([values.quantile(torch.tensor(SHARES)), values.mean()[None]]) for name, values in pairs.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; 2 on bad input, with one line that says what to do."""
-    parser = argparse.ArgumentParser(prog="python -m captioners.evaluation.prefix_alignment", description=__doc__)
-    parser.add_argument("folder", metavar="DIR", help="a data set with captions")
-    parser.add_argument("--split")
-    parser.add_argument("--limit", type=int, metavar="N")
+    parser = make_parser("prefix_alignment", __doc__)
+    add_dataset_options(parser, "a data set with captions")
     args = parser.parse_args(arguments)
-    try:
-        found = check(Lab("embedded"), read_dataset(args.folder, args.split, args.limit))
-    except CaptionLabError as error:
-        print(error, file=sys.stderr)
-        return 2
-    headings = [*(f"{100 * share:g} %" for share in SHARES), "mean"]
-    print("| caption | " + " | ".join(headings) + " |\n" + "| --- " * (len(headings) + 1) + "|")
-    for name, values in found.items():
-        print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
-    return 0
+
+    def print_table() -> None:
+        distributions = check(Lab("embedded"), chosen_dataset(args))
+        headings = ["caption", *(f"{100 * share:g} %" for share in SHARES), "mean"]
+        rows = [[name, *(f"{value:.3f}" for value in values)] for name, values in distributions.items()]
+        print(markdown_table(headings, rows))
+
+    return exit_code(print_table)
 
 
 if __name__ == "__main__":

@@ -104,11 +104,11 @@ class RayEngine:
         for worker in actors:
             running[worker.result.remote(waiting.pop())] = worker
         while running:
-            (done,), _ = ray.wait(list(running), num_returns=1)
-            worker = running.pop(done)
+            (finished,), _ = ray.wait(list(running), num_returns=1)
+            worker = running.pop(finished)
             if waiting:
                 running[worker.result.remote(waiting.pop())] = worker
-            yield ray.get(done)
+            yield ray.get(finished)
 
 
 def _absolute(item: Item) -> Item:

@@ -60,7 +60,7 @@ class RunReport:
     label: str = ""  # of a run that was read from a file
 
     def __json__(self) -> dict[str, Any]:
-        told = (
+        fields = (
             "method",
             "settings",
             "profile",
@@ -72,7 +72,7 @@ class RunReport:
             "failed",
             "notes",
         )
-        return {name: to_json(getattr(self, name)) for name in (*told, "items")}
+        return {name: to_json(getattr(self, name)) for name in (*fields, "items")}
 
 
 @dataclass(frozen=True)

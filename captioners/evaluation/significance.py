@@ -67,7 +67,7 @@ def read_run(name: str) -> RunReport:
     """One run of a file that `evaluate --json` or `sweep --json` wrote; `FILE#2` is its second, `FILE#people`
     people's own captions.
     """
-    path, _, which = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
+    path, _, selector = name.rpartition("#") if "#" in name and not Path(name).exists() else (name, "", "")
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         runs: list[RunReport] = from_json(list[RunReport], report["runs"])
@@ -78,15 +78,15 @@ def read_run(name: str) -> RunReport:
         raise CaptionLabError(
             f"{path} is not the report of an evaluation: give a file that `evaluate --json` wrote."
         ) from None
-    if which == PEOPLE and people:
+    if selector == PEOPLE and people:
         return replace(people, label=f"{Path(path).name}: {PEOPLE}")
     names = labels(runs)
-    if not which and len(runs) > 1:
+    if not selector and len(runs) > 1:
         listed = ", ".join(f"{path}#{i} ({label})" for i, label in enumerate(names, 1))
         raise CaptionLabError(f"{path} holds {len(runs)} runs: choose one as {listed}.")
-    index = int(which or 1) - 1 if (which or "1").isdigit() else -1
+    index = int(selector or 1) - 1 if (selector or "1").isdigit() else -1
     if not 0 <= index < len(runs):
-        raise CaptionLabError(f"{path} has no run {which}: choose from 1 to {len(runs)}.")
+        raise CaptionLabError(f"{path} has no run {selector}: choose from 1 to {len(runs)}.")
     return replace(runs[index], label=f"{Path(path).name}: {names[index]}")
 
 
@@ -145,8 +145,8 @@ def sign_flip(values: np.ndarray, seed: int = 0, flips: int = FLIPS) -> float:
         return 1.0
     observed = abs(values.sum()) * (1 - 1e-12) - 1e-15  # rounding must not separate equal sums
     if 2 ** len(values) <= flips:
-        every = 1 - 2 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
-        return float((abs(every @ values) >= observed).mean())
+        sign_patterns = 1 - 2 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
+        return float((abs(sign_patterns @ values) >= observed).mean())
     rng, extreme = np.random.default_rng(seed), 0
     for _ in range(10):  # in tenths: a thousand items would need 80 MB at once
         signs = rng.integers(0, 2, (flips // 10, len(values)), dtype=np.int8) * 2.0 - 1

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from captioners.evaluation.check_command import exit_code
 from captioners.media import load_media
 from captioners.types import CaptionLabError
 
@@ -32,12 +33,12 @@ def write(source: Path, out: Path) -> int:
     """The stamps as JPEGs over white with `captions.jsonl`; returns how many there are."""
     from PIL import Image
 
-    found = list(stamps(source))
-    if not found:
+    pairs = list(stamps(source))
+    if not pairs:
         raise CaptionLabError(f"There are no stamps in {source}: install Debian's package tuxpaint-stamps-default.")
     (out / "images").mkdir(parents=True, exist_ok=True)
     rows = []
-    for picture, sentence in found:
+    for picture, sentence in pairs:
         name = "-".join(picture.relative_to(source).with_suffix(".jpg").parts)
         Image.fromarray(load_media(picture, "image").data).save(out / "images" / name, quality=92)
         rows.append(json.dumps({"image": name, "captions": [sentence]}, ensure_ascii=False))
@@ -50,12 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m captioners.evaluation.stamps OUT", file=sys.stderr)
         return 2
-    try:
-        print(f"{write(STAMPS, Path(arguments[0]))} pictures in {arguments[0]}")
-    except (CaptionLabError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: print(f"{write(STAMPS, Path(arguments[0]))} pictures in {arguments[0]}"))
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ def metric_names(runs: list[RunReport]) -> list[str]:
 
 def labels(runs: list[RunReport]) -> list[str]:
     """A name for each run: its method, and the settings in which it differs from other runs of that method."""
-    found = []
+    names = []
     for run in runs:
         kin = [other.settings for other in runs if other.method == run.method]
         own = [f"{name}={value}" for name, value in run.settings.items() if any(other[name] != value for other in kin)]
-        found.append(" ".join([run.method, *own]))
-    return found
+        names.append(" ".join([run.method, *own]))
+    return names
 
 
 def number(value: float | None) -> str:
@@ -88,9 +88,10 @@ def html_page(report: Report) -> str:
     """The metrics of every run side by side, then the captions of every item side by side."""
     runs = report.rows
     title = f"Evaluation of {report.dataset}" + (f", {report.split}" if report.split else "")
-    made = f"<p>Made by</p><pre>{escape(report.command)}</pre>" if report.command else ""
+    provenance = f"<p>Made by</p><pre>{escape(report.command)}</pre>" if report.command else ""
     return document(
-        title, f"<p>Means with 95 % intervals.</p>{made}{metrics_table(runs)}{notes_list(runs)}{captions_table(runs)}"
+        title,
+        f"<p>Means with 95 % intervals.</p>{provenance}{metrics_table(runs)}{notes_list(runs)}{captions_table(runs)}",
     )
 
 
@@ -149,6 +150,6 @@ def captions_table(runs: list[RunReport]) -> str:
             cells.setdefault(item.id, [[] for _ in runs])[column].append(cell)
     lines = []
     for name, row in cells.items():
-        said = "".join(f"<td>{'<br>'.join(cell)}</td>" for cell in row)
-        lines.append(f"<tr><td><small>{escape(name)}</small></td>{said}</tr>")
+        columns = "".join(f"<td>{'<br>'.join(cell)}</td>" for cell in row)
+        lines.append(f"<tr><td><small>{escape(name)}</small></td>{columns}</tr>")
     return f"<table>{_head(runs)}{''.join(lines)}</table>"

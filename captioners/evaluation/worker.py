@@ -104,9 +104,9 @@ class Worker:
         weights = {"matcher": matcher.name} if matcher else {}
         for method, settings in self.plan.runs:
             started = time.perf_counter()
-            asked = settings if self.plan.traced or self.plan.pointing else settings.untraced()
+            run_settings = settings if self.plan.traced or self.plan.pointing else settings.untraced()
             # the whole set is measured at once
-            results = self.lab.results(inputs, method, [asked] * len(inputs), scored=False)
+            results = self.lab.results(inputs, method, [run_settings] * len(inputs), scored=False)
             seconds.append(time.perf_counter() - started)
             captions.append(
                 [self._record(name, m, result) for (name, m), result in zip(media.items(), results, strict=True)]
@@ -118,5 +118,7 @@ class Worker:
     def _record(self, name: str, media: Media, result: Result) -> CaptionRecord:
         several = tuple(c.caption for c in result.candidates) if len(result.candidates) > 1 else ()
         gains = gains_by_class(result.trace) if self.plan.traced else None
-        found = attribute(self.lab.method(result.method), media, result) if self.plan.pointing else None
-        return CaptionRecord(result.caption, several, gains, points(found, self.boxes[name]) if found else None)
+        attribution = attribute(self.lab.method(result.method), media, result) if self.plan.pointing else None
+        return CaptionRecord(
+            result.caption, several, gains, points(attribution, self.boxes[name]) if attribution else None
+        )

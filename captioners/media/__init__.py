@@ -77,8 +77,8 @@ def _check_kind(found: Modality | None, wanted: Modality | None) -> None:
     if found is not None and wanted in (None, found):
         return
     accepted = {"image": PICTURE_WORDS, "audio": SOUND_WORDS, None: f"{PICTURE_WORDS}, or {SOUND_WORDS}"}[wanted]
-    thing = {"image": "a picture", "audio": "a sound", None: "a picture or a sound"}[wanted]
-    raise MediaError(f"This is not {thing} that can be read: give {accepted}.")
+    description = {"image": "a picture", "audio": "a sound", None: "a picture or a sound"}[wanted]
+    raise MediaError(f"This is not {description} that can be read: give {accepted}.")
 
 
 def _check_length(length: int) -> None:

@@ -205,8 +205,8 @@ class ClassifierFree(Captioner):
             unfinished = [place for place, caption in enumerate(rows) if not caption.done]
             if not unfinished:
                 break
-            same = parents[: len(rows)] == list(range(len(rows)))
-            if not same or len(unfinished) <= COMPACT_AT * len(rows):
+            in_place = parents[: len(rows)] == list(range(len(rows)))
+            if not in_place or len(unfinished) <= COMPACT_AT * len(rows):
                 kept = [parents[place] for place in unfinished]
                 branches.keep(kept)
                 guide.keep(kept)
@@ -232,12 +232,12 @@ class ClassifierFree(Captioner):
         if ids is None or len(grid) != hidden.shape[1]:
             return None
         decoder, rows = self.models.caption_decoder(), len(hidden)
-        seen = decoder.condition({media.kind: grid[None]}, torch.zeros(rows, dtype=torch.long, device=grid.device))
-        if seen.mask.shape[-1] == seen.nulls + 1:  # a bottleneck has no cells to hide
+        condition = decoder.condition({media.kind: grid[None]}, torch.zeros(rows, dtype=torch.long, device=grid.device))
+        if condition.mask.shape[-1] == condition.nulls + 1:  # a bottleneck has no cells to hide
             return None
-        said = torch.tensor([self.models.start_token(media.kind), *ids], device=grid.device).expand(rows, -1)
-        logits, _ = decoder(said[:, :-1], seen.without(hidden.to(grid.device)))
-        return logits.log_softmax(-1).gather(-1, said[:, 1:, None])[..., 0]
+        sequence = torch.tensor([self.models.start_token(media.kind), *ids], device=grid.device).expand(rows, -1)
+        logits, _ = decoder(sequence[:, :-1], condition.without(hidden.to(grid.device)))
+        return logits.log_softmax(-1).gather(-1, sequence[:, 1:, None])[..., 0]
 
     # ------------------------------------------------------------------------------------------------- one caption
 
@@ -426,8 +426,8 @@ class Branches:
         if not captions:
             return
         items = torch.tensor([c.item for c in captions], device=self.device)
-        said = pad_sequence([torch.tensor(c.ids[:-1], dtype=torch.long) for c in captions], batch_first=True)
-        ids = torch.cat([self.start[items, None], said.to(self.device)], 1)
+        spoken = pad_sequence([torch.tensor(c.ids[:-1], dtype=torch.long) for c in captions], batch_first=True)
+        ids = torch.cat([self.start[items, None], spoken.to(self.device)], 1)
         logp = self.decoder(ids, self.inputs[items].removed())[0].log_softmax(-1)
         self.record.call("decoder")
         trace.fill("uncond", [c.places for c in captions], logp)

@@ -104,10 +104,10 @@ class ContinuationScorer:
         words: list[list[int]] = []  # of each row: the word that is finished now, in the language model's tokens
         for row, token in enumerate(tokens[self.index].tolist()):
             text = self._text(row, token)
-            whole = not text.endswith(UNFINISHED)
-            self.pending[row] = "" if whole else text.removesuffix(UNFINISHED)
+            finished = not text.endswith(UNFINISHED)
+            self.pending[row] = "" if finished else text.removesuffix(UNFINISHED)
             self.before[row] = token
-            words.append(self.tokenizer.raw(text) if whole and text != EOS else [])
+            words.append(self.tokenizer.raw(text) if finished and text != EOS else [])
         if any(words):
             ids, present = left_padded(words, self.tokenizer.pad, self.device)
             self.mask = torch.cat([self.mask, present], 1)
@@ -170,26 +170,26 @@ class ContinuationScorer:
         for row, k, spelled, unfinished in several:
             of_row.setdefault(row, []).append((k, spelled, unfinished))
         rows = list(of_row)
-        read = [[i for _, spelled, _ in some for i in spelled[:-1]] for some in of_row.values()]
+        read = [[i for _, spelled, _ in spellings for i in spelled[:-1]] for spellings in of_row.values()]
         longest = max(map(len, read))
         ids = torch.tensor([ids + [self.tokenizer.pad] * (longest - len(ids)) for ids in read], device=self.device)
         past = self.past or []
         if rows != list(range(len(self.mask))):
             past = [(k[rows], v[rows]) for k, v in past]
-        sizes = [[len(spelled) - 1 for _, spelled, _ in some] for some in of_row.values()]
+        sizes = [[len(spelled) - 1 for _, spelled, _ in spellings] for spellings in of_row.values()]
         logp = self.lm.branches(ids, past, self.mask[rows], sizes).log_softmax(-1)
         self.record.call("language model")
-        for i, (row, some) in enumerate(of_row.items()):
+        for i, (row, spellings) in enumerate(of_row.items()):
             start = 0
-            for k, spelled, unfinished in some:
-                said = logp[i, start : start + len(spelled) - 1]
+            for k, spelled, unfinished in spellings:
+                logp_after = logp[i, start : start + len(spelled) - 1]
                 start += len(spelled) - 1
-                path = self.logp[row, spelled[0]] + sum(said[j, spelled[j + 1]] for j in range(len(spelled) - 2))
+                path = self.logp[row, spelled[0]] + sum(logp_after[j, spelled[j + 1]] for j in range(len(spelled) - 2))
                 # in an unfinished word the last token may be any that begins like it and goes on
                 last = (
-                    self._begins(self._sums(said[-1]), self.tokenizer.piece(spelled[-1]))
+                    self._begins(self._sums(logp_after[-1]), self.tokenizer.piece(spelled[-1]))
                     if unfinished
-                    else said[-1, spelled[-1]]
+                    else logp_after[-1, spelled[-1]]
                 )
                 out[row, k] = torch.logaddexp(out[row, k], path + last)
 

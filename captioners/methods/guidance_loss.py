@@ -112,10 +112,10 @@ class GuidanceLoss:
         h_a is the classifier's probability as expected over the candidates under the moved distribution.
         """
         impossible = torch.isneginf(self.untouched)
-        ours, theirs = moved.masked_fill(impossible, 0.0), self.untouched.masked_fill(impossible, 0.0)
-        fluency = -(self.untouched.exp() * ours).sum(-1)
+        moved_logp, untouched_logp = moved.masked_fill(impossible, 0.0), self.untouched.masked_fill(impossible, 0.0)
+        fluency = -(self.untouched.exp() * moved_logp).sum(-1)
         if self.divergence.any():
-            fluency = torch.where(self.divergence, (moved.exp() * (ours - theirs)).sum(-1), fluency)
+            fluency = torch.where(self.divergence, (moved.exp() * (moved_logp - untouched_logp)).sum(-1), fluency)
         candidates = moved.gather(1, self.tokens).masked_fill(~self.present, -math.inf)
         classifier = -torch.logsumexp(candidates.log_softmax(-1) + self.log_yes, -1)
         relevance = -(self.target * candidates.masked_fill(~self.present, 0.0)).sum(-1)

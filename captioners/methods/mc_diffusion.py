@@ -151,7 +151,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
             return None
         rows, device = len(hidden), codes.device
         masked = model.masked(media.kind, codes.expand(rows, -1), hidden.to(device))
-        seen = model.condition({media.kind: masked}, torch.arange(rows, device=device))
+        condition = model.condition({media.kind: masked}, torch.arange(rows, device=device))
         final = torch.tensor(trace_ids(self.models.tokenizer, result.trace), device=device)
         start = torch.full((rows,), self.models.start_token(media.kind), device=device)
         times, scores = (
@@ -161,7 +161,7 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
         for decision in decided:
             state = torch.tensor([model.mask if token is None else token for token in decision.known], device=device)
             time = torch.full_like(start, times[decision.step])
-            vectors = model.vectors(start, state.expand(rows, -1), time, seen, torch.full_like(start, len(final)))
+            vectors = model.vectors(start, state.expand(rows, -1), time, condition, torch.full_like(start, len(final)))
             logp = model.words(vectors[:, decision.positions]).log_softmax(-1)
             scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
@@ -268,12 +268,12 @@ class MaskedDiffusion(DiffusionProcess):
     # --------------------------------------------------------------------------------------------------- the model
 
     def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
-        both = torch.cat([rows, second])
-        key = both.tolist()
+        joined = torch.cat([rows, second])
+        key = joined.tolist()
         if key != self._joined[0]:
             self._joined = key, self.full[self.items[rows]].joined(self.part[self.items[second]])
-        x, t = self.states[k][both], self.times[both, k]
-        hidden = self.model.vectors(self.start[self.items[both]], x, t, self._joined[1], self.lengths[both])
+        x, t = self.states[k][joined], self.times[joined, k]
+        hidden = self.model.vectors(self.start[self.items[joined]], x, t, self._joined[1], self.lengths[joined])
         return hidden[: len(rows)], hidden[len(rows) :]
 
     def replay_second_branch(self, row: int, steps: int) -> Tensor:

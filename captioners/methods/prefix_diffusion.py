@@ -154,8 +154,8 @@ class PrefixDiffusion(DenoisingCaptioner):
         for decision in decided:
             known = torch.tensor([-1 if token is None else token for token in decision.known], device=device)
             clean = torch.where((known >= 0)[:, None], table[known.clamp(min=0)], 0.0)
-            told = (known >= 0).to(grid.dtype).expand(rows, -1)  # of what is not settled nothing can be read
-            vectors = model.vectors(clean.expand(rows, -1, -1), told, prefix, words)
+            levels = (known >= 0).to(grid.dtype).expand(rows, -1)  # of what is not settled nothing can be read
+            vectors = model.vectors(clean.expand(rows, -1, -1), levels, prefix, words)
             logp = model.logits(vectors[:, decision.positions]).log_softmax(-1)
             scores[:, decision.positions] = chosen_logp(logp, final[decision.positions])
         return scores
@@ -178,12 +178,12 @@ class EmbeddingDiffusion(DiffusionProcess):
         order, stacked = stack_by_modality(pooled, [m.kind for m in media])
         tags = torch.tensor([models.start_token(m.kind) for m in media], device=self.device)
         self.items = torch.tensor([c.item for c in captions], device=self.device)
-        seen = self.model.prefix(stacked, order.to(self.device), tags)
-        self.full, self.none = seen[self.items], self.model.prefix({}, order, tags)[self.items]
+        prefix = self.model.prefix(stacked, order.to(self.device), tags)
+        self.full, self.none = prefix[self.items], self.model.prefix({}, order, tags)[self.items]
         self.table = self.model.table()
         sayable = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
         self.output = OutputLayer(self.table, self.model.bias.masked_fill(~sayable.to(self.device), -torch.inf))
-        self._measure(seen.lengths)
+        self._measure(prefix.lengths)
         self._start()
 
     def _measure(self, lengths: Tensor) -> None:
@@ -218,7 +218,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         self.goal = self.x0  # what the samplers are told: x0, or its nearest words
         # of every step: the state, the noise level that the model was told (rows, n), and x0 as believed before it
         self.states: list[Tensor] = [noise]
-        self.told: list[Tensor] = []
+        self.shown_levels: list[Tensor] = []
         self.believed: list[Tensor] = [self.x0]
         self.hidden = [torch.zeros_like(self.states[0])] * 2  # of both branches, at the last step that asked
         self.opinion = torch.zeros_like(self.states[0])  # guided vectors, when the word was settled
@@ -241,9 +241,9 @@ class EmbeddingDiffusion(DiffusionProcess):
         rows = list(rows)
         noise = torch.zeros(len(rows), n, self.table.shape[1])
         for i, caption in enumerate(self.captions[row] for row in rows):
-            whole = torch.randn((self.model.config.canvas, noise.shape[2]), generator=caption.source)
+            drawn = torch.randn((self.model.config.canvas, noise.shape[2]), generator=caption.source)
             strength = self.sampling[caption.item].noise
-            noise[i, : caption.length] = (caption.temperature if strength is None else strength) * whole[
+            noise[i, : caption.length] = (caption.temperature if strength is None else strength) * drawn[
                 : caption.length
             ]
         return noise.to(self.device)
@@ -277,15 +277,15 @@ class EmbeddingDiffusion(DiffusionProcess):
     # --------------------------------------------------------------------------------------------------- the model
 
     def predict(self, rows: Tensor, k: int, second: Tensor) -> tuple[Tensor, Tensor]:
-        held = self.chosen >= 0  # a settled word is told as clean
+        is_settled = self.chosen >= 0  # a settled word is told as clean
         self.blind = self.model.legible(self.levels[:, k]) == 0  # rows that see their settled words and nothing else
-        self.states[k] = torch.where(held[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
+        self.states[k] = torch.where(is_settled[..., None], self.table[self.chosen.clamp(min=0)], self.states[k])
         self.believed[k] = self.believed[k].masked_fill(self.blind[:, None, None], 0.0)
-        self.told.append(torch.where(held, 1.0, self.levels[:, k, None]))
+        self.shown_levels.append(torch.where(is_settled, 1.0, self.levels[:, k, None]))
         for branch, (members, prefix) in enumerate(((rows, self.full), (second, self.none))):
-            asked = members[~self.sure[members] & (self.stale[members] | ~self.blind[members])]
-            if len(asked):
-                self.hidden[branch] = self.hidden[branch].index_copy(0, asked, self._vectors(asked, k, prefix))
+            queried = members[~self.sure[members] & (self.stale[members] | ~self.blind[members])]
+            if len(queried):
+                self.hidden[branch] = self.hidden[branch].index_copy(0, queried, self._vectors(queried, k, prefix))
         self.stale[rows] = False
         return self.hidden[0][rows], self.hidden[1][second]
 
@@ -295,19 +295,27 @@ class EmbeddingDiffusion(DiffusionProcess):
         Blind rows of one input that have settled on the same words so far are asked once.
         """
         apart = torch.where(self.blind[rows], -1 - self.items[rows], rows)
-        known = torch.stack([apart, self.count[rows], self.inside[rows].sum(1)], 1)
-        alike = torch.cat([known, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
-        one = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
-        states, told, believed, inside = (x[one] for x in (self.states[k], self.told[k], self.believed[k], self.inside))
-        return self.model.vectors(states, told, prefix[one], self.count[one], believed, inside, self.chosen[one] < 0)[
-            alike
-        ]
+        traits = torch.stack([apart, self.count[rows], self.inside[rows].sum(1)], 1)
+        alike = torch.cat([traits, self.chosen[rows]], 1).unique(dim=0, return_inverse=True)[1]
+        unique = rows.new_empty(int(alike.max()) + 1).scatter(0, alike, rows)  # of each kind
+        states, levels, believed, inside = (
+            x[unique] for x in (self.states[k], self.shown_levels[k], self.believed[k], self.inside)
+        )
+        return self.model.vectors(
+            states,
+            levels,
+            prefix[unique],
+            self.count[unique],
+            believed,
+            inside,
+            self.chosen[unique] < 0,
+        )[alike]
 
     def replay_second_branch(self, row: int, steps: int) -> Tensor:
         at = torch.full((steps,), row, device=self.device)
-        kept = (self.states, self.told, self.believed)
-        states, told, believed = (torch.stack([x[row] for x in column[:steps]]) for column in kept)
-        parts = zip(*(x.split(REPLAY_BATCH) for x in (at, states, told, believed)), strict=True)
+        kept = (self.states, self.shown_levels, self.believed)
+        states, levels, believed = (torch.stack([x[row] for x in column[:steps]]) for column in kept)
+        parts = zip(*(x.split(REPLAY_BATCH) for x in (at, states, levels, believed)), strict=True)
         vectors = self.model.vectors
         return torch.cat([vectors(x, a, self.none[r], self.count[r], b, self.inside[r]) for r, x, a, b in parts])
 
@@ -337,10 +345,10 @@ class EmbeddingDiffusion(DiffusionProcess):
 
     def _decide(self, rows: Tensor, k: int, hidden: Tensor) -> None:
         """Set x0 of the rows, the words that are settled now, and what is shown, by guided vectors (r, n, d)."""
-        held = self.chosen[rows]
-        at = held < 0  # (r, n): the m positions that are open
+        words_held = self.chosen[rows]
+        at = words_held < 0  # (r, n): the m positions that are open
         guided = self.output.logp(hidden[at])  # (m, vocab)
-        x0 = self.table[held.clamp(min=0)].index_put((at,), guided.exp() @ self.table)
+        x0 = self.table[words_held.clamp(min=0)].index_put((at,), guided.exp() @ self.table)
         self.x0 = self.x0.index_copy(0, rows, x0)
         if (clamped := self.clamped[rows]).any():
             x0 = x0.index_put((clamped,), self._nearest_words(x0[clamped]))
@@ -361,27 +369,29 @@ class EmbeddingDiffusion(DiffusionProcess):
         """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the
         surest.
         """
-        held, share = self.chosen[rows], self.share[rows, k]
-        more = at & ((~at).sum(1) < share)[:, None]
-        if not more.any():
+        words_held, share = self.chosen[rows], self.share[rows, k]
+        may_settle = at & ((~at).sum(1) < share)[:, None]
+        if not may_settle.any():
             return
-        logp = forbid_neighbours(self._without_end(held), more, guided[more[at]])  # (m, vocab)
-        warmth = self.warmth[rows, None].expand_as(more)[more]
+        logp = forbid_neighbours(self._without_end(words_held), may_settle, guided[may_settle[at]])  # (m, vocab)
+        warmth = self.warmth[rows, None].expand_as(may_settle)[may_settle]
         tempered = logp / warmth.clamp(min=1e-3)[:, None]
-        words = sample_tokens(tempered, self.chance[rows, k][more])
+        words = sample_tokens(tempered, self.chance[rows, k][may_settle])
         if (cold := warmth == 0).any():
             words[cold] = logp[cold].argmax(-1)
         while True:
-            proposed = torch.full_like(held, -1).index_put((more,), words)
-            sure = torch.full(more.shape, -torch.inf, device=self.device)
-            sure[more] = chosen_logp(logp, words).to(sure)
+            proposed = torch.full_like(words_held, -1).index_put((may_settle,), words)
+            sure = torch.full(may_settle.shape, -torch.inf, device=self.device)
+            sure[may_settle] = chosen_logp(logp, words).to(sure)
             twins = _less_sure_twins(self._without_end(proposed), sure)
             if not twins.any():
                 break
-            logp[twins[more]] = other = forbid_neighbours(self._without_end(proposed), twins, logp[twins[more]])
-            words[twins[more]] = other.argmax(-1)
-        self.chosen[rows] = settled(held, proposed, sure, share)
-        self.stale[rows] |= (self.chosen[rows] != held).any(1)
+            logp[twins[may_settle]] = alternatives = forbid_neighbours(
+                self._without_end(proposed), twins, logp[twins[may_settle]]
+            )
+            words[twins[may_settle]] = alternatives.argmax(-1)
+        self.chosen[rows] = settled(words_held, proposed, sure, share)
+        self.stale[rows] |= (self.chosen[rows] != words_held).any(1)
 
     def _without_end(self, words: Tensor) -> Tensor:
         """Words that may not stand beside themselves; the end may."""
@@ -392,28 +402,32 @@ class EmbeddingDiffusion(DiffusionProcess):
 
         sure, words (m,): the best.
         """
-        canvas, held, inside = self.canvas, self.chosen[rows], self.inside[rows]
-        tokens = torch.where(held >= 0, held, held.index_put((at,), words))
+        canvas, words_held, inside = self.canvas, self.chosen[rows], self.inside[rows]
+        tokens = torch.where(words_held >= 0, words_held, words_held.index_put((at,), words))
         fresh = ~canvas.settled[rows]  # what was settled before keeps the step it was taken from
         last = self.steps[rows] == k + 1
         if last.any():
             tokens[last] = self._rounded(rows[last], tokens[last])
-        changed = fresh & ((tokens != canvas.tokens[rows]) | (k == 0) | (held >= 0))
+        changed = fresh & ((tokens != canvas.tokens[rows]) | (k == 0) | (words_held >= 0))
         canvas.decided[rows] = torch.where(changed, k, canvas.decided[rows])
         canvas.tokens[rows], canvas.covered[rows] = tokens, (tokens == self.kinds.end) & inside
-        canvas.settled[rows] = held >= 0
+        canvas.settled[rows] = words_held >= 0
         certain = torch.ones_like(at).index_put((at,), sure.exp() > CERTAIN)
-        self.sure[rows] = (certain | (held >= 0)).all(1) & ~self.fresh[rows]  # fresh noise may change any mind
+        self.sure[rows] = (certain | (words_held >= 0)).all(1) & ~self.fresh[rows]  # fresh noise may change any mind
 
     def _rounded(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Finished captions (r, n): what was chosen stays wherever the wanted length allows it, what is forced stays
         always.
         """
-        forced, held = self.fixed[rows][..., None], self._without_end(self.chosen[rows])
+        forced, words_held = self.fixed[rows][..., None], self._without_end(self.chosen[rows])
         opinion = self.output.logp(self.opinion[rows])
         word = torch.arange(opinion.shape[-1], device=self.device) == forced
-        other = forbid_neighbours(held, torch.ones_like(held, dtype=torch.bool), opinion.flatten(0, 1)).view_as(opinion)
-        logp = torch.where(forced >= 0, torch.where(word, 0.0, -torch.inf), other.scatter(-1, tokens[..., None], 0.0))
+        unrepeated = forbid_neighbours(
+            words_held, torch.ones_like(words_held, dtype=torch.bool), opinion.flatten(0, 1)
+        ).view_as(opinion)
+        logp = torch.where(
+            forced >= 0, torch.where(word, 0.0, -torch.inf), unrepeated.scatter(-1, tokens[..., None], 0.0)
+        )
         ids = best_sequences(logp, self.kinds, self.count[rows], self.inside[rows].sum(1))
         word_logp = opinion.gather(-1, ids[..., None])[..., 0].masked_fill(forced[..., 0] >= 0, 0.0)
         for i, caption in enumerate(self.captions[r] for r in rows.tolist()):
@@ -424,6 +438,6 @@ class EmbeddingDiffusion(DiffusionProcess):
 
 def _less_sure_twins(words: Tensor, sure: Tensor) -> Tensor:
     """(r, n): positions whose word, −1 where there is none, is also that of a neighbour that is surer of it."""
-    same = (words[:, 1:] == words[:, :-1]) & (words[:, 1:] >= 0)
-    left = sure[:, :-1] >= sure[:, 1:]  # the left one of the two keeps it
-    return F.pad(same & left, (1, 0)) | F.pad(same & ~left, (0, 1))
+    repeated = (words[:, 1:] == words[:, :-1]) & (words[:, 1:] >= 0)
+    keeps_left = sure[:, :-1] >= sure[:, 1:]  # the left one of the two keeps it
+    return F.pad(repeated & keeps_left, (1, 0)) | F.pad(repeated & ~keeps_left, (0, 1))

@@ -65,18 +65,18 @@ class TextScorer:
     def match(self, items: Sequence[int], texts: Sequence[str]) -> Tensor:
         """Similarity of each text to its input (n,)."""
 
-        def ask(kind: Modality, unique: list[str], which: list[int], owners: list[int]) -> Tensor:
+        def ask(kind: Modality, unique: list[str], index: list[int], owners: list[int]) -> Tensor:
             self.record.call("ranker")
-            return (self._embed(kind, unique)[which] * torch.stack([self.media_vectors[i] for i in owners])).sum(-1)
+            return (self._embed(kind, unique)[index] * torch.stack([self.media_vectors[i] for i in owners])).sum(-1)
 
         return self._by_modality(self.kinds, items, texts, ask)
 
     def classify(self, items: Sequence[int], texts: Sequence[str]) -> Tensor:
         """The probability of "yes" for each text (n,)."""
 
-        def ask(kind: Modality, unique: list[str], which: list[int], owners: list[int]) -> Tensor:
+        def ask(kind: Modality, unique: list[str], index: list[int], owners: list[int]) -> Tensor:
             self.record.call("classifier")
-            return self.classifiers[kind].probability(unique)[which]
+            return self.classifiers[kind].probability(unique)[index]
 
         return self._by_modality(self.questions, items, texts, ask)
 

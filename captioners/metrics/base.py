@@ -52,7 +52,7 @@ class CaptionSet:
 
     @cached_property
     def resampler(self) -> Resampler:
-        """For confidence intervals."""
+        """The resampler that confidence intervals are made with."""
         return Resampler(self.ids)
 
     def has(self, need: Need) -> bool:

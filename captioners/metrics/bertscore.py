@@ -32,8 +32,8 @@ def f1(caption: TokenVectors, reference: TokenVectors) -> float:
 def bertscore(rows: CaptionSet) -> list[MetricResult]:
     """Every sentence is encoded once, however often it stands there."""
     judge, references_of_rows = needed(rows.texts), needed(rows.references)
-    sentences = list(dict.fromkeys([*rows.captions, *(r for some in references_of_rows for r in some)]))
-    known = dict(zip(sentences, judge.embed_tokens(sentences), strict=True))
+    sentences = list(dict.fromkeys([*rows.captions, *(r for of_row in references_of_rows for r in of_row)]))
+    by_sentence = dict(zip(sentences, judge.embed_tokens(sentences), strict=True))
     pairs = zip(rows.captions, references_of_rows, strict=True)
-    scores = [max(f1(known[caption], known[r]) for r in references) for caption, references in pairs]
+    scores = [max(f1(by_sentence[caption], by_sentence[r]) for r in references) for caption, references in pairs]
     return [mean_of("bertscore", scores, rows, judge.name)]

@@ -73,15 +73,15 @@ def self_bleu(captions: list[str]) -> float:
     return float(np.mean(items[3]))
 
 
-def _distinct(name: str, things: list[list[tuple[str, ...]]], rows: CaptionSet, share: bool) -> MetricResult:
-    """How many different things the rows hold, in number or as a share of all of them."""
+def _distinct(name: str, ngrams: list[list[tuple[str, ...]]], rows: CaptionSet, share: bool) -> MetricResult:
+    """How many different n-grams the rows hold, in number or as a share of all of them."""
     names = {n: i for i, n in enumerate(dict.fromkeys(rows.ids))}
     holders: dict[tuple[str, ...], set[int]] = defaultdict(set)
     size = np.zeros(len(names))
-    for owner, row in zip((names[n] for n in rows.ids), things, strict=True):
+    for owner, row in zip((names[n] for n in rows.ids), ngrams, strict=True):
         size[owner] += len(row)
-        for thing in row:
-            holders[thing].add(owner)
+        for ngram in row:
+            holders[ngram].add(owner)
     alone = np.bincount([next(iter(h)) for h in holders.values() if len(h) == 1], minlength=len(names))
     number, total = len(holders), size.sum()
     value = number / max(total, 1) if share else number

@@ -24,7 +24,7 @@ RECALLS = (1, 5, 10)
 
 
 def embed_media(matcher: Matcher, media: Sequence[Media]) -> np.ndarray:
-    """(n, d), unit length."""
+    """Vectors (n, d) of unit length."""
     return matcher.embed_media(list(media)).detach().float().cpu().numpy()
 
 
@@ -60,7 +60,7 @@ class TextCachingMatcher:
         self.known: dict[str, Tensor] = {}
 
     def embed_text(self, texts: list[str]) -> Tensor:
-        """As the matcher's own."""
+        """What the matcher's own `embed_text` gives, computed once per text."""
         import torch
 
         if new := [t for t in dict.fromkeys(texts) if t not in self.known]:

@@ -22,7 +22,7 @@ class NoSynonyms:
     """Stands for WordNet where its files are not."""
 
     def synsets(self, word: str) -> list[Any]:
-        """None for any word."""
+        """No synonyms, for any word."""
         return []
 
 
@@ -44,7 +44,7 @@ def find_synonyms() -> tuple[Any, str]:
 
 @metric("references")
 def meteor(rows: CaptionSet) -> list[MetricResult]:
-    """Against the best of the references."""
+    """METEOR of each caption against the best of its references."""
     synonyms, variant = find_synonyms()
     stems = RememberedStems()
     tokens = cache(tokenize)

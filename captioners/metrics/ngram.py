@@ -7,13 +7,15 @@ pycocoevalcap's CIDEr is CIDEr-D (clipped counts, Gaussian length penalty, ×10)
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 from pycocoevalcap.rouge.rouge import Rouge
 
-from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric
+from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 from captioners.words import tokenize
 
 ORDERS = (1, 2, 3, 4)
@@ -36,34 +38,35 @@ def bleu_scorer(captions: list[str], references: list[list[str]]) -> BleuScorer:
 @metric("references")
 def bleu(rows: CaptionSet) -> list[MetricResult]:
     """BLEU-1 … BLEU-4 of the whole set (not the mean of sentence scores); the items are sentence scores."""
-    scorer = bleu_scorer(rows.captions, rows.references)
+    scorer = bleu_scorer(rows.captions, needed(rows.references))
     values, items = scorer.compute_score(option="closest")
     sums = np.array([_bleu_counts(row) for row in scorer.ctest], dtype=np.float64)
     results = []
     for order, value, scores in zip(ORDERS, values, items, strict=True):
-        low, high = rows.resampler.of_sums(sums, lambda s, order=order: _bleu(s, order))
+        low, high = rows.resampler.of_sums(sums, partial(_bleu, order=order))
         results.append(MetricResult(f"bleu-{order}", float(value), low, high, scores))
     return results
 
 
-def _bleu_counts(row: dict) -> list[int]:
+def _bleu_counts(row: dict[str, Any]) -> list[int]:
     """A row's sufficient statistics: its length, that of the closest reference, n-grams said and n-grams right."""
     closest = min((abs(length - row["testlen"]), length) for length in row["reflen"])[1]
     return [row["testlen"], closest, *row["guess"], *row["correct"]]
 
 
 def _bleu(sums: np.ndarray, order: int) -> np.ndarray:
-    said, right = sums[..., 2 : 2 + order], sums[..., 6 : 6 + order]
-    precision = np.exp(np.log((right + TINY) / (said + SMALL)).mean(-1))
+    guessed, right = sums[..., 2 : 2 + order], sums[..., 6 : 6 + order]
+    precision = np.exp(np.log((right + TINY) / (guessed + SMALL)).mean(-1))
     ratio = (sums[..., 0] + TINY) / (sums[..., 1] + SMALL)
-    return precision * np.exp(np.minimum(0.0, 1 - 1 / ratio))
+    scores: np.ndarray = precision * np.exp(np.minimum(0.0, 1 - 1 / ratio))
+    return scores
 
 
 @metric("references")
 def rouge_l(rows: CaptionSet) -> list[MetricResult]:
     """ROUGE-L: F-measure (β = 1.2) of the longest common subsequence, against the best of the references."""
     scorer = Rouge()
-    pairs = zip(rows.captions, rows.references, strict=True)
+    pairs = zip(rows.captions, needed(rows.references), strict=True)
     return [
         mean_of(
             "rouge-l",
@@ -80,7 +83,7 @@ def cider(rows: CaptionSet) -> list[MetricResult]:
     if len(first) < 2:
         return []
     scorer = CiderD(list(first.values()))
-    for caption, references in zip(rows.captions, rows.references, strict=True):
+    for caption, references in zip(rows.captions, needed(rows.references), strict=True):
         scorer += (plain(caption), [plain(r) for r in references])
     scorer.compute_doc_freq()
     return [mean_of("cider", scorer.compute_cider(), rows)]

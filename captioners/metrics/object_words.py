@@ -155,28 +155,28 @@ def mentions(words: Sequence[str]) -> list[Mention]:
 
     The longest expression counts: a hot dog is no dog.
     """
-    found, start = [], 0
+    named, start = [], 0
     while start < len(words):
         for length in range(min(_LONGEST, len(words) - start), 0, -1):
             phrase = tuple(words[start : start + length])
             if phrase in _PHRASES:
                 names, claims = _PHRASES[phrase]
                 if names:
-                    found.append(Mention(start, start + length, names, claims))
+                    named.append(Mention(start, start + length, names, claims))
                 start += length
                 break
         else:
             start += 1
-    return found
+    return named
 
 
 def _expressions(text: str) -> list[tuple[str, ...]]:
     """Singular and plural of each expression of a list."""
-    both = []
+    expressions = []
     for expression in filter(None, (" ".join(e.split()) for e in text.replace("-", " ").split(","))):
         *before, last = expression.split()
-        both += [(*before, last), (*before, plural(last))]
-    return both
+        expressions += [(*before, last), (*before, plural(last))]
+    return expressions
 
 
 def _read_table() -> tuple[tuple[str, ...], dict[tuple[str, ...], tuple[frozenset[str], bool]]]:
@@ -191,7 +191,7 @@ def _read_table() -> tuple[tuple[str, ...], dict[tuple[str, ...], tuple[frozense
             names.setdefault(phrase, set()).add(name)
     for phrase in _expressions(NO_OBJECT.replace("\n", " ")):
         names.setdefault(phrase, set())
-    return tuple(classes), {phrase: (frozenset(some), phrase in clear) for phrase, some in names.items()}
+    return tuple(classes), {phrase: (frozenset(meant), phrase in clear) for phrase, meant in names.items()}
 
 
 CLASSES, _PHRASES = _read_table()

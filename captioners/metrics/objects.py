@@ -50,6 +50,6 @@ def objects(rows: CaptionSet) -> list[MetricResult]:
         sums = np.array(parts, dtype=np.float64)  # (n, 2): how many are, of how many
         if sums[:, 1].sum():
             low, high = rows.resampler.of_sums(sums, lambda s: s[..., 0] / np.maximum(s[..., 1], 1))
-            items = [part / whole if whole else math.nan for part, whole in parts]
+            items = [part / count if count else math.nan for part, count in parts]
             results.append(MetricResult(name, float(sums[:, 0].sum() / sums[:, 1].sum()), low, high, items))
     return results

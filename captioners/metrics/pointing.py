@@ -30,29 +30,29 @@ def covered(boxes: Boxes, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return inside
 
 
-def points(found: Attribution, boxes: Mapping[str, Boxes]) -> list[Point]:
+def points(attribution: Attribution, boxes: Mapping[str, Boxes]) -> list[Point]:
     """One for each expression of the caption that names a boxed object, its words' cells added up."""
-    rows, columns = found.shape
-    spelled = ["".join(c for c in word.word.lower() if c.isalnum()) for word in found.words]
+    rows, columns = attribution.shape
+    spelled = ["".join(c for c in word.word.lower() if c.isalnum()) for word in attribution.words]
     shares = (np.arange(FINE) + 0.5) / FINE
-    made = []
+    points_of_words = []
     for mention in mentions(spelled):
         own = [box for name in sorted(mention.names) for box in boxes.get(name, ())]
         if not (mention.claims and own):
             continue
-        cells = np.sum([word.cells for word in found.words[mention.start : mention.end]], axis=0)
+        cells = np.sum([word.cells for word in attribution.words[mention.start : mention.end]], axis=0)
         row, column = divmod(int(cells.argmax()), columns)
         hit = covered(own, np.array((column + 0.5) / columns), np.array((row + 0.5) / rows))
         centre = covered(own, np.array(0.5), np.array(0.5))
-        made.append((float(hit), float(covered(own, shares, shares[:, None]).mean()), float(centre)))
-    return made
+        points_of_words.append((float(hit), float(covered(own, shares, shares[:, None]).mean()), float(centre)))
+    return points_of_words
 
 
 @metric("points")
 def pointing(rows: CaptionSet) -> list[MetricResult]:
     """Means over words, not over pictures; an item has no value where no boxed object was named."""
     sums = np.array(
-        [[*np.sum(some, axis=0), len(some)] if some else [0.0] * 4 for some in needed(rows.points)]
+        [[*np.sum(of_item, axis=0), len(of_item)] if of_item else [0.0] * 4 for of_item in needed(rows.points)]
     )  # (n, 4)
     if not sums[:, 3].sum():
         return []

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioners.nets.transformer import Block, KeysValues, causal_mask, init_weights
+from captioners.nets.transformer import Attention, Block, KeysValues, causal_mask, init_weights
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Condition:
 
     def without(self, hidden: Tensor) -> Condition:
         """The same rows, blind to some cells: hidden (b, cells), True where a cell is not seen."""
-        seen = F.pad(~hidden, (self.mask.shape[-1] - hidden.shape[1], 0), value=True)
-        return Condition(self.keys_values, self.mask & seen[:, None, None], self.nulls)
+        visible = F.pad(~hidden, (self.mask.shape[-1] - hidden.shape[1], 0), value=True)
+        return Condition(self.keys_values, self.mask & visible[:, None, None], self.nulls)
 
     def joined(self, other: Condition) -> Condition:
         """Both sets of rows, one behind the other."""
         pairs = zip(self.keys_values, other.keys_values, strict=True)
-        both = [(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in pairs]
-        return Condition(both, torch.cat([self.mask, other.mask]), self.nulls)
+        keys_values = [(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in pairs]
+        return Condition(keys_values, torch.cat([self.mask, other.mask]), self.nulls)
 
 
 class CaptionDecoder(nn.Module):
@@ -97,10 +97,11 @@ class CaptionDecoder(nn.Module):
         cells = {kind: self.enter[kind](grid) + self.cells[kind] for kind, grid in grids.items()}
         if self.config.bottleneck:
             cells = {kind: x.mean(1, keepdim=True) for kind, x in cells.items()}
-        x, there = side_by_side(cells, order)
+        x, present = side_by_side(cells, order)
         x = self.context_norm(torch.cat([self.null.expand(len(x), 1, -1), x], dim=1))
         return Condition(
-            [b.cross.keys_values(x) for b in self.blocks if b.cross is not None], F.pad(there, (1, 0))[:, None, None]
+            [b.cross.keys_values(x) for b in self.blocks if isinstance(b.cross, Attention)],
+            F.pad(present, (1, 0))[:, None, None],
         )
 
     def forward(
@@ -108,12 +109,12 @@ class CaptionDecoder(nn.Module):
     ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens."""
         start = past[0][0].shape[2] if past else 0
-        seen = causal_mask(ids.shape[1], start, ids.device)
+        mask = causal_mask(ids.shape[1], start, ids.device)
         x = self.drop(self.tokens(ids) + self.positions[start : start + ids.shape[1]])
         cache, crossed = [], iter(condition.keys_values)
         for i, block in enumerate(self.blocks):
             context = next(crossed) if block.cross is not None else None
-            x, kv = block(x, mask=seen, past=past[i] if past else None, context=context, context_mask=condition.mask)
+            x, kv = block(x, mask=mask, past=past[i] if past else None, context=context, context_mask=condition.mask)
             cache.append(kv)
         return F.linear(self.norm(x), self.tokens.weight), cache
 

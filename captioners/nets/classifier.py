@@ -36,7 +36,8 @@ class TextClassifier(nn.Module):
         self.scale = nn.Parameter(torch.tensor(8.0))  # the tower's vectors have unit length
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.tower(ids) * self.scale)[:, 0]
+        logits: Tensor = self.head(self.tower(ids) * self.scale)[:, 0]
+        return logits
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,13 @@ class BagClassifier(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> Tensor:
-        there = (ids != self.config.pad).float()[..., None]
-        both = there[:, 1:] * there[:, :-1]
+        present = (ids != self.config.pad).float()[..., None]
+        pair_present = present[:, 1:] * present[:, :-1]
         hashed = (ids[:, :-1] * 31_337 + ids[:, 1:] * 7_919) % self.config.pairs
-        words = (self.words(ids) * there).sum(1) / there.sum(1).clamp(min=1)
-        pairs = (self.pairs(hashed) * both).sum(1) / both.sum(1).clamp(min=1)
-        return self.head(torch.cat([words, pairs], dim=-1))[:, 0]
+        words = (self.words(ids) * present).sum(1) / present.sum(1).clamp(min=1)
+        pairs = (self.pairs(hashed) * pair_present).sum(1) / pair_present.sum(1).clamp(min=1)
+        logits: Tensor = self.head(torch.cat([words, pairs], dim=-1))[:, 0]
+        return logits
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:

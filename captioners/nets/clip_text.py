@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from open_clip import CLIP
 
-def embed_text(clip: nn.Module, ids: Tensor) -> Tensor:
+
+def embed_text(clip: CLIP, ids: Tensor) -> Tensor:
     """ids (n, context) of an open_clip model → (n, d), unit length.
 
     Attention is causal and the vector is read at a text's end, so what stands behind the longest end changes nothing.
@@ -16,7 +21,8 @@ def embed_text(clip: nn.Module, ids: Tensor) -> Tensor:
     ends = ids.argmax(-1)  # the end has the highest number
     longest = int(ends.max()) + 1
     if not _reads_the_end(clip):
-        return clip.encode_text(ids, normalize=True)
+        vectors: Tensor = clip.encode_text(ids, normalize=True)
+        return vectors
     ids, dtype = ids[:, :longest], clip.transformer.get_cast_dtype()
     x = clip.token_embedding(ids).to(dtype) + clip.positional_embedding[:longest].to(dtype)
     x = clip.ln_final(clip.transformer(x, attn_mask=clip.attn_mask[:longest, :longest]))

@@ -47,10 +47,10 @@ class CocaDecoder(nn.Module):
         grid = grids["image"][order]
         null = self.null.to(grid.dtype).reshape(-1, grid.shape[-1])
         x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
-        seen = torch.arange(x.shape[1], device=x.device) >= len(null)
+        visible = torch.arange(x.shape[1], device=x.device) >= len(null)
         blocks = zip(self.layers[2], self.multimodal.cross_attn, strict=True)
         pairs = [layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES) for layer, block in blocks]
-        return Condition(pairs, seen.expand(len(x), 1, 1, -1), len(null))
+        return Condition(pairs, visible.expand(len(x), 1, 1, -1), len(null))
 
     def forward(
         self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None

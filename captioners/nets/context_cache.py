@@ -34,7 +34,7 @@ class ContextCache:
         self.grown: list[KeysValues] = []
 
     def scores(self) -> Tensor:
-        """Of the next token (rows, vocab)."""
+        """Logits (rows, vocab) of the next token."""
         logits, self.grown = self.lm(self.last, self.past, self.mask)
         return logits[:, -1]
 
@@ -56,9 +56,9 @@ class MovingCache:
 
     def __init__(self, lm: LanguageModelCall, last: Tensor, mask: Tensor, kept: list[KeysValues], sizes: Tensor):
         self.lm, self.last, self.mask, self.kept = lm, last, mask, kept
-        there = mask[:, None, :-1, None].to(kept[0][0].dtype)  # (b, 1, t, 1): padding has no length
-        count = there.sum((1, 2, 3)) * kept[0][0].shape[1]
-        lengths = [((x * there).square().sum((1, 2, 3)) / count).sqrt() for pair in kept for x in pair]
+        present = mask[:, None, :-1, None].to(kept[0][0].dtype)  # (b, 1, t, 1): padding has no length
+        count = present.sum((1, 2, 3)) * kept[0][0].shape[1]
+        lengths = [((x * present).square().sum((1, 2, 3)) / count).sqrt() for pair in kept for x in pair]
         self.units = [_column(length) for length in lengths]
         self.sizes = sizes * LAYERS / len(kept)
         self.delta = [torch.zeros_like(x) for pair in kept for x in pair]
@@ -67,8 +67,8 @@ class MovingCache:
         self.place, self.way = self.delta, self.delta
 
     def scores(self) -> Tensor:
-        """Of the next token (rows, vocab) under the moved cache; inside `torch.enable_grad` they carry a gradient
-        for `step`.
+        """Logits (rows, vocab) of the next token under the moved cache; inside `torch.enable_grad` they carry a
+        gradient for `step`.
         """
         if torch.is_grad_enabled():
             self.delta = [d.detach().requires_grad_() for d in self.delta]
@@ -91,8 +91,8 @@ class MovingCache:
             torch.where(_column(lower), _direction(g, unit), old)
             for g, unit, old in zip(gradients, self.units, self.way, strict=True)
         ]
-        far = _column(torch.where(rows, self.sizes, 0.0))
-        self.delta = [place - far * way for place, way in zip(self.place, self.way, strict=True)]
+        distance = _column(torch.where(rows, self.sizes, 0.0))
+        self.delta = [place - distance * way for place, way in zip(self.place, self.way, strict=True)]
 
 
 def _direction(gradient: Tensor, unit: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class MaskReplaceDiffusion:
         self.replace[0], self.keep[0] = 0.0, 1.0
 
     def _cumulative(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """ᾱ, β̄, γ̄ at t."""
+        """The cumulative ᾱ, β̄, γ̄ at t."""
         t = t.cpu()
         return self.keep[t], self.replace[t], self.mask[t]
 
@@ -64,14 +64,14 @@ class MaskReplaceDiffusion:
         # each x0 weighs p(x0) / q(x_t | x0);
         # that is γ̄_t under a mask, ᾱ_t + β̄_t where x0 is the word x_t, β̄_t elsewhere
         weights = log_x0 - torch.where(hidden, mask_t, replace_t)
-        here = log_x0.gather(-1, at) - torch.where(hidden, mask_t, torch.logaddexp(keep_t, replace_t))
-        weights = weights.scatter(-1, at, here)
+        same_word = log_x0.gather(-1, at) - torch.where(hidden, mask_t, torch.logaddexp(keep_t, replace_t))
+        weights = weights.scatter(-1, at, same_word)
         total = torch.where(hidden, -mask_t, weights.logsumexp(-1, keepdim=True))
         # Σ_x0 q(x_s | x0) · weight = ᾱ_s · weight(x_s) + β̄_s · Σ weights, then times q(x_t | x_s)
         words = torch.logaddexp(weights + keep_s, replace_s + total)
         step = torch.where(hidden, mask, replace)
-        here = words.gather(-1, at) + torch.where(hidden, mask, torch.logaddexp(keep, replace))
-        words = (words + step).scatter(-1, at, here)
+        same_word = words.gather(-1, at) + torch.where(hidden, mask, torch.logaddexp(keep, replace))
+        words = (words + step).scatter(-1, at, same_word)
         masked = torch.where(hidden, mask_s - mask_t, -torch.inf)
         return torch.cat([words, masked.expand_as(words[..., :1])], -1)
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import timm
 import torch
 import torch.nn.functional as F
 import torchaudio.functional as AF
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from timm.models import EfficientNet
 
 IMAGE_SIZE = 224  # pixels of a picture's shorter side, where an encoder does not say otherwise
 LONGEST = 2  # times the shorter side: a longer picture is squeezed
@@ -57,11 +61,13 @@ class ImageEncoder(nn.Module):
         """The first stages: (b, 3, h, w) → (b, c, h / 16, w / 16)."""
         x = (pixels * 255 - 127) / 128  # the TensorFlow weights were trained on this of 8-bit values
         x = self.backbone.conv_stem(x.contiguous(memory_format=torch.channels_last))
-        return self.backbone.blocks[:STEM_STAGES](self.backbone.bn1(x))
+        maps: Tensor = self.backbone.blocks[:STEM_STAGES](self.backbone.bn1(x))
+        return maps
 
     def upper(self, maps: Tensor) -> Tensor:
         """The other stages: (b, c, h / 16, w / 16) → (b, FEATURE_DIM, h / 32, w / 32)."""
-        return self.backbone.bn2(self.backbone.conv_head(self.backbone.blocks[STEM_STAGES:](maps)))
+        last: Tensor = self.backbone.bn2(self.backbone.conv_head(self.backbone.blocks[STEM_STAGES:](maps)))
+        return last
 
     def features(self, maps: Tensor) -> Features:
         """The last maps (b, FEATURE_DIM, rows, columns) as a grid of one shape."""
@@ -73,13 +79,15 @@ class AudioEncoder(nn.Module):
     """Samples (b, WINDOW) at 16 kHz → a grid of 2 frequency bands × 10 half-seconds."""
 
     grid_shape = (2, 10)
+    bank: Tensor  # (257, MELS)
+    hann: Tensor
 
     def __init__(self, dim: int = 512):
         super().__init__()
         self.backbone = _backbone(LITE0, in_chans=1)
         self.project = nn.Linear(FEATURE_DIM, dim)
         bank = AF.melscale_fbanks(257, 50.0, AUDIO_RATE / 2, MELS, AUDIO_RATE, norm=None, mel_scale="htk")
-        self.register_buffer("bank", bank, persistent=False)  # (257, MELS)
+        self.register_buffer("bank", bank, persistent=False)
         self.register_buffer("hann", torch.hann_window(512), persistent=False)
 
     def log_mel(self, samples: Tensor) -> Tensor:
@@ -91,7 +99,8 @@ class AudioEncoder(nn.Module):
 
     def maps(self, spectrogram: Tensor) -> Tensor:
         """(b, 1, MELS, FRAMES) → (b, FEATURE_DIM, 2, 10)."""
-        return self.backbone.forward_features(spectrogram.contiguous(memory_format=torch.channels_last))
+        maps: Tensor = self.backbone.forward_features(spectrogram.contiguous(memory_format=torch.channels_last))
+        return maps
 
     def forward(self, samples: Tensor) -> Features:
         grid = self.project(self.maps(self.log_mel(samples)).flatten(2).transpose(1, 2))
@@ -101,13 +110,13 @@ class AudioEncoder(nn.Module):
 @torch.no_grad()
 def picture_grids(encoder: ImageEncoder, pixels: Sequence[Tensor], device: str = "cpu") -> Tensor:
     """Pictures of any shapes, each (3, h, w) → (n, cells, c); those of one shape go through the encoder together."""
-    found: dict[int, Tensor] = {}
+    grids: dict[int, Tensor] = {}
     for shape in dict.fromkeys(p.shape for p in pixels):
         places = [i for i, p in enumerate(pixels) if p.shape == shape]
         for start in range(0, len(places), BATCH):
-            some = places[start : start + BATCH]
-            found |= zip(some, encoder(torch.stack([pixels[i] for i in some]).to(device)).grid, strict=True)
-    return torch.stack([found[i] for i in range(len(pixels))])
+            batch = places[start : start + BATCH]
+            grids |= zip(batch, encoder(torch.stack([pixels[i] for i in batch]).to(device)).grid, strict=True)
+    return torch.stack([grids[i] for i in range(len(pixels))])
 
 
 def audio_windows(samples: Tensor) -> Tensor:
@@ -117,7 +126,7 @@ def audio_windows(samples: Tensor) -> Tensor:
     return F.pad(samples[: count * WINDOW], (0, max(0, count * WINDOW - len(samples)))).view(count, WINDOW)
 
 
-def _backbone(name: str, in_chans: int) -> nn.Module:
+def _backbone(name: str, in_chans: int) -> EfficientNet:
     """An EfficientNet-Lite without its classifier."""
     net = timm.create_model(name, in_chans=in_chans, num_classes=0)
     return net.to(memory_format=torch.channels_last)
@@ -129,11 +138,9 @@ def image_pixels(image: Tensor, ratio: float | None = None, size: int = IMAGE_SI
 
     `ratio`, width by height, is told where the picture was squeezed into another shape.
     """
-    h, w = image.shape[:2]
-    if ratio is not None:
-        h, w = (1.0, ratio)
-    scale = size / min(h, w)
-    return _scaled(image, *(min(LONGEST * size, max(size, round(side * scale / STRIDE) * STRIDE)) for side in (h, w)))
+    sides: Sequence[float] = image.shape[:2] if ratio is None else (1.0, ratio)
+    scale = size / min(sides)
+    return _scaled(image, *(min(LONGEST * size, max(size, round(side * scale / STRIDE) * STRIDE)) for side in sides))
 
 
 def square_pixels(image: Tensor, size: int = IMAGE_SIZE) -> Tensor:

@@ -65,9 +65,9 @@ class Gpt2(nn.Module):
         rows, length = ids.shape
         owner = torch.full((rows, length), -1)
         place = torch.arange(length).expand(rows, length).clone()
-        for row, some in enumerate(sizes):
+        for row, row_sizes in enumerate(sizes):
             start = 0
-            for number, size in enumerate(some):
+            for number, size in enumerate(row_sizes):
                 owner[row, start : start + size] = number
                 place[row, start : start + size] = torch.arange(size)
                 start += size

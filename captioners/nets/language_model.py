@@ -50,15 +50,15 @@ class CausalLM(nn.Module):
         `mask` (b, past + t) is False where a row is padded on the left; positions count from a row's first real token.
         """
         start = past[0][0].shape[2] if past else 0
-        seen = causal_mask(ids.shape[1], start, ids.device)
+        visible = causal_mask(ids.shape[1], start, ids.device)
         index = torch.arange(start, start + ids.shape[1], device=ids.device)
         if mask is not None:
-            seen = seen & mask[:, None, None]
+            visible = visible & mask[:, None, None]
             index = (mask.long().cumsum(1) - 1).clamp(min=0)[:, start:]
         x = self.drop(self.tokens(ids) + self.positions[index.clamp(max=len(self.positions) - 1)])
         cache = []
         for i, block in enumerate(self.blocks):
-            x, kv = block(x, mask=seen, past=past[i] if past else None)
+            x, kv = block(x, mask=visible, past=past[i] if past else None)
             cache.append(kv)
         return F.linear(self.norm(x), self.tokens.weight), cache
 
@@ -89,7 +89,8 @@ class RecurrentLM(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """ids (b, t) → logits (b, t, vocab)."""
         hidden, _ = self.lstm(self.drop(self.tokens(ids)))
-        return self.out(self.drop(hidden)) @ self.tokens.weight.T + self.bias
+        logits: Tensor = self.out(self.drop(hidden)) @ self.tokens.weight.T + self.bias
+        return logits
 
 
 def sequence_log_likelihood(logits: Tensor, targets: Tensor, pad: int) -> Tensor:

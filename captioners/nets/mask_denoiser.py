@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from captioners.nets.captioner import CaptionDecoder, Condition, side_by_side
 from captioners.nets.d3pm import MaskReplaceDiffusion
-from captioners.nets.transformer import Block, init_weights
+from captioners.nets.transformer import Attention, Block, init_weights
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,23 @@ class MaskDenoiser(nn.Module):
 
     def masked(self, kind: str, codes: Tensor, where: Tensor) -> Tensor:
         """Codes (b, cells) with [MASK] where `where` is True."""
-        return codes.masked_fill(where, self.codes[kind].num_embeddings - 1)
+        return codes.masked_fill(where, self.code_table(kind).num_embeddings - 1)
+
+    def code_table(self, kind: str) -> nn.Embedding:
+        """The embeddings of one kind's codes."""
+        table = self.codes[kind]
+        assert isinstance(table, nn.Embedding)
+        return table
 
     def condition(self, codes: dict[str, Tensor], order: Tensor) -> Condition:
         """{kind: (n, cells)} of all kinds → keys and values of every cross layer, rows put into `order`."""
-        x, there = side_by_side(
-            {kind: self.codes[kind](some) + self.cells[kind] for kind, some in codes.items()}, order
+        x, present = side_by_side(
+            {kind: self.codes[kind](kind_codes) + self.cells[kind] for kind, kind_codes in codes.items()}, order
         )
         x = self.context_norm(x)
-        return Condition([b.cross.keys_values(x) for b in self.blocks if b.cross is not None], there[:, None, None])
+        return Condition(
+            [b.cross.keys_values(x) for b in self.blocks if isinstance(b.cross, Attention)], present[:, None, None]
+        )
 
     def forward(self, start: Tensor, x_t: Tensor, t: Tensor, condition: Condition, lengths: Tensor) -> Tensor:
         """start (b,) tags, x_t (b, n) with [MASK]s, t (b,), lengths (b,) ≤ n → logits of x0 (b, n, vocab)."""
@@ -98,8 +106,8 @@ class MaskDenoiser(nn.Module):
         ids = torch.cat([start[:, None], F.pad(x_t, (0, 1))], 1)
         index = torch.arange(ids.shape[1], device=ids.device)
         ids = torch.where(index == lengths[:, None] + 1, self.mask + 1, ids)  # the end
-        seen = index <= lengths[:, None] + 1
-        return self._hidden(ids, t, condition, seen[:, None, None])[:, :-2]
+        visible = index <= lengths[:, None] + 1
+        return self._hidden(ids, t, condition, visible[:, None, None])[:, :-2]
 
     def words(self, vectors: Tensor) -> Tensor:
         """The output layer: (…, dim) → (…, vocab)."""
@@ -107,9 +115,10 @@ class MaskDenoiser(nn.Module):
 
     def length_logits(self, start: Tensor, condition: Condition) -> Tensor:
         """start (b,) → logits (b, longest) of 1 … longest tokens."""
-        return self.length(self._hidden(start[:, None], torch.zeros_like(start), condition, None)[:, 0])
+        logits: Tensor = self.length(self._hidden(start[:, None], torch.zeros_like(start), condition, None)[:, 0])
+        return logits
 
-    def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, seen: Tensor | None) -> Tensor:
+    def _hidden(self, ids: Tensor, t: Tensor, condition: Condition, visible: Tensor | None) -> Tensor:
         words = torch.where(
             (ids < self.mask)[..., None],
             self.tokens(ids.clamp(max=self.mask - 1)),
@@ -119,8 +128,9 @@ class MaskDenoiser(nn.Module):
         crossed = iter(condition.keys_values)
         for block in self.blocks:
             context = next(crossed) if block.cross is not None else None
-            x, _ = block(x, mask=seen, context=context, context_mask=condition.mask)
-        return self.norm(x)
+            x, _ = block(x, mask=visible, context=context, context_mask=condition.mask)
+        hidden: Tensor = self.norm(x)
+        return hidden
 
 
 @torch.no_grad()
@@ -134,4 +144,4 @@ def warm_start(
     denoiser.marks.weight.copy_(decoder.tokens.weight[[mask, end]])
     for kind, table in code_embeddings.items():
         denoiser.cells[kind].copy_(decoder.cells[kind])
-        denoiser.codes[kind].weight.copy_(torch.cat([table, decoder.null[None]]))
+        denoiser.code_table(kind).weight.copy_(torch.cat([table, decoder.null[None]]))

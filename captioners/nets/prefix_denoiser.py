@@ -107,8 +107,8 @@ class PrefixDenoiser(nn.Module):
         """
         if not self.config.shaded:
             return torch.ones_like(levels)
-        told = self.config.embed * levels / (1 - levels).clamp(min=1e-9)
-        share = told / (told + math.log(self.config.vocab))
+        nats = self.config.embed * levels / (1 - levels).clamp(min=1e-9)
+        share = nats / (nats + math.log(self.config.vocab))
         return share.masked_fill(share < ILLEGIBLE, 0.0)
 
     def prefix(self, pooled: dict[str, Tensor], order: Tensor, tags: Tensor, keep: Tensor | None = None) -> Prefix:
@@ -117,11 +117,11 @@ class PrefixDenoiser(nn.Module):
 
         With nothing pooled, `order` only counts the rows, all of which see nothing.
         """
-        seen = self.null.expand(len(order), -1, -1)
+        vectors = self.null.expand(len(order), -1, -1)
         if pooled:
-            rows = torch.cat([self.mlp(self.enter[kind](x)) for kind, x in pooled.items()])[order].view_as(seen)
-            seen = rows if keep is None else torch.where(keep[:, None, None], rows, seen)
-        x = seen + self.tag(self.embed(tags))[:, None] + self.prefix_positions
+            rows = torch.cat([self.mlp(self.enter[kind](x)) for kind, x in pooled.items()])[order].view_as(vectors)
+            vectors = rows if keep is None else torch.where(keep[:, None, None], rows, vectors)
+        x = vectors + self.tag(self.embed(tags))[:, None] + self.prefix_positions
         lengths = self.lengths(F.gelu(x).mean(1)).log_softmax(-1)
         cache = []
         for block in self.blocks:
@@ -131,15 +131,25 @@ class PrefixDenoiser(nn.Module):
 
     def prefix_means(self, kind: str, pooled: Tensor) -> Tensor:
         """Pooled vectors (n, c) → the mean of their prefix embeddings (n, dim), before tag and positions."""
-        return self.mlp(self.enter[kind](pooled)).unflatten(1, (self.config.prefix, -1)).mean(1)
+        means: Tensor = self.mlp(self.enter[kind](pooled)).unflatten(1, (self.config.prefix, -1)).mean(1)
+        return means
 
     def caption_means(self, captions: Sequence[Sequence[int]]) -> Tensor:
         """Token rows → the mean of their words' embeddings (n, dim), as the first layer sees clean words."""
         return torch.stack([self.noisy(self.embed(torch.tensor(row))).mean(0) for row in captions])
 
-    def forward(self, *args: Tensor | Prefix | None, **more: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        alpha_bar: Tensor,
+        prefix: Prefix,
+        count: Tensor,
+        believed: Tensor | None = None,
+        mask: Tensor | None = None,
+        asked: Tensor | None = None,
+    ) -> Tensor:
         """Log-probabilities of the word at every position (b, t, vocab), not normalised; takes what `vectors` takes."""
-        return self.logits(self.vectors(*args, **more))
+        return self.logits(self.vectors(x, alpha_bar, prefix, count, believed, mask, asked))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied rounding head: (…, embed) → (…, vocab)."""
@@ -168,23 +178,26 @@ class PrefixDenoiser(nn.Module):
         x, levels = places.gather(x), places.gather(levels)  # (m, embed), (m,)
         h = (
             self.noisy(x * self.legible(levels)[:, None])
-            + self._told(levels)
+            + self._embedded_levels(levels)
             + self.count(count)[row]
             + self.positions[position]
         )
         if believed is not None:
             h = h + self.believed(places.gather(believed))
-        seen = None if places.all else F.pad(places.there, (self.config.prefix, 0), value=True)[:, None, None]
-        wanted = places if asked is None else Places.of(places.there & asked)
+        visible = None if places.all else F.pad(places.present, (self.config.prefix, 0), value=True)[:, None, None]
+        answered = places if asked is None else Places.of(places.present & asked)
         for block, past in zip(self.blocks, prefix.keys_values, strict=True):
-            h, _ = block(h, mask=seen, past=past, places=places, asked=wanted if block is self.blocks[-1] else None)
+            h, _ = block(
+                h, mask=visible, past=past, places=places, asked=answered if block is self.blocks[-1] else None
+            )
         itself = (levels.sqrt() / (1 - levels).clamp(min=1e-3))[:, None] * x
-        return places.spread(itself.index_add(0, places.find(wanted), self.leave(self.norm(h)).to(itself.dtype)))
+        return places.spread(itself.index_add(0, places.find(answered), self.leave(self.norm(h)).to(itself.dtype)))
 
-    def _told(self, levels: Tensor) -> Tensor:
+    def _embedded_levels(self, levels: Tensor) -> Tensor:
         """Embeddings (m, dim) of noise levels (m,), few of which differ."""
-        some, which = levels.unique(return_inverse=True)
-        return self.level(_waves((some / (1 - some).clamp(min=1e-9)).clamp(1e-6, 1e4).log()))[which]
+        distinct, index = levels.unique(return_inverse=True)
+        table: Tensor = self.level(_waves((distinct / (1 - distinct).clamp(min=1e-9)).clamp(1e-6, 1e4).log()))
+        return table[index]
 
     def expected(self, logits: Tensor) -> Tensor:
         """x0 (b, t, embed): the mean embedding under the rounding head's distribution."""

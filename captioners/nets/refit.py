@@ -4,9 +4,13 @@ stay.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from torch import Tensor, nn
 
 from captioners.nets.few_rows import laid_out, linear
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class FewRowsLinear(nn.Linear):
@@ -16,7 +20,7 @@ class FewRowsLinear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-def for_few_rows(model: nn.Module) -> nn.Module:
+def for_few_rows(model: Model) -> Model:
     """Linear layers are exchanged, and matrices stored as they are read fastest."""
     for module in model.modules():
         if type(module) is nn.Linear:

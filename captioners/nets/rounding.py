@@ -8,11 +8,25 @@ asked to have an exact number of words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 ANY = 0  # number of words: whatever fits best
+
+
+class Pieces(Protocol):
+    """What is asked of a tokenizer here."""
+
+    eos: int
+    special_ids: tuple[int, ...]
+
+    def __len__(self) -> int: ...
+
+    def piece(self, id: int) -> str:
+        """The text of one token."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,7 @@ class TokenKinds:
     end: int
 
     @classmethod
-    def of(cls, tokenizer) -> TokenKinds:
+    def of(cls, tokenizer: Pieces) -> TokenKinds:
         """The kinds of a `CaptionTokenizer`'s pieces, which begin with a space where a word does."""
         pieces = [tokenizer.piece(i) for i in range(len(tokenizer))]
         special = torch.zeros(len(pieces), dtype=torch.bool)
@@ -47,12 +61,12 @@ def best_sequences(logp: Tensor, kinds: TokenKinds, words: Tensor, sizes: Tensor
     b, t, _ = logp.shape
     device = logp.device
     sizes = torch.full((b,), t, device=device) if sizes is None else sizes
-    there = torch.arange(t, device=device) < sizes[:, None]
+    present = torch.arange(t, device=device) < sizes[:, None]
     begin, begin_id = logp.masked_fill(~kinds.begins.to(device), -torch.inf).max(-1)  # each (b, t)
     on, on_id = logp.masked_fill(~kinds.goes_on.to(device), -torch.inf).max(-1)
-    end = torch.where(there, logp[..., kinds.end], 0.0)
-    rest = end.flip(1).cumsum(1).flip(1)  # (b, t): ending here and staying ended
-    rest = torch.cat([rest, rest.new_zeros(b, 1)], 1)
+    end = torch.where(present, logp[..., kinds.end], 0.0)
+    end_from = end.flip(1).cumsum(1).flip(1)  # (b, t): ending here and staying ended
+    end_from = torch.cat([end_from, end_from.new_zeros(b, 1)], 1)
 
     most = t + 1
     score = begin.new_full((b, most), -torch.inf)  # by number of words so far
@@ -67,11 +81,11 @@ def best_sequences(logp: Tensor, kinds: TokenKinds, words: Tensor, sizes: Tensor
             new = torch.maximum(new, torch.where(torch.isneginf(new), stay, -torch.inf))
             stay = torch.full_like(stay, -torch.inf)
         came.append(new >= stay)
-        score = torch.maximum(new, stay).masked_fill(~there[:, i, None], -torch.inf)
-        ended.append(score + rest[:, i + 1, None])
+        score = torch.maximum(new, stay).masked_fill(~present[:, i, None], -torch.inf)
+        ended.append(score + end_from[:, i + 1, None])
     finals = torch.stack(ended, 1)  # (b, t, most)
-    wanted = (torch.arange(most, device=device) == words[:, None]) & (words != ANY)[:, None]
-    only = finals.masked_fill(~wanted[:, None], -torch.inf)
+    is_wanted = (torch.arange(most, device=device) == words[:, None]) & (words != ANY)[:, None]
+    only = finals.masked_fill(~is_wanted[:, None], -torch.inf)
     possible = ~torch.isneginf(only).flatten(1).all(1)
     best = torch.where(possible[:, None, None], only, finals).flatten(1).argmax(1)
 

@@ -69,11 +69,11 @@ def sampler(name: str, schedule: str, num_steps: int) -> Any:
         "prediction_type": "sample",
         "timestep_spacing": "trailing",
     }
-    made = {
+    scheduler = {
         "ddim": lambda: DDIMScheduler(**common, clip_sample=False),
         "dpm-solver++": lambda: DPMSolverMultistepScheduler(
             **common, solver_order=2, lower_order_final=True, final_sigmas_type="zero"
         ),
     }[name]()
-    made.set_timesteps(num_steps)
-    return made
+    scheduler.set_timesteps(num_steps)
+    return scheduler

@@ -152,8 +152,8 @@ class TextDecoder(nn.Module):
         else:
             x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
             pairs = [layer.cross.split(layer.cross.given(x.flatten(0, 1)), len(x)) for layer in self.layers]
-        seen = torch.arange(len(null) + grid.shape[1], device=grid.device) >= len(null)
-        return Condition(pairs, seen.expand(len(grid), 1, 1, -1), len(null))
+        visible = torch.arange(len(null) + grid.shape[1], device=grid.device) >= len(null)
+        return Condition(pairs, visible.expand(len(grid), 1, 1, -1), len(null))
 
     def _read_prefix(self, grid: Tensor) -> list[KeysValues]:
         """Keys and values of cells that see each other, layer by layer."""
@@ -166,14 +166,14 @@ class TextDecoder(nn.Module):
         self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
     ) -> tuple[Tensor, list[KeysValues]]:
         """ids (b, t) → logits (b, t, vocab) and the cache, which now covers past + t tokens (and the prefix)."""
-        asked = ids.shape[1]
+        new_tokens = ids.shape[1]
         if self.opening and past is None:
             ids = torch.cat([ids.new_tensor(self.opening).expand(len(ids), -1), ids], dim=1)
         length = ids.shape[1]
         start = past[0][0].shape[2] - self._cells(condition) if past else 0
         mask = causal_mask(length, start, ids.device) if length > 1 or self.prefixed else None
         cache = GrowingCache(past or (condition.keys_values if self.prefixed else None))
-        return self._read(ids, slice(start, start + length), mask, condition, cache, asked), cache.pairs
+        return self._read(ids, slice(start, start + length), mask, condition, cache, new_tokens), cache.pairs
 
     def step(self, ids: Tensor, place: Tensor, condition: Condition, room: list[KeysValues]) -> Tensor:
         """ids (b, 1), which stand at `place` (1,) of a cache with room (`StaticCache`) → logits (b, 1, vocab)."""
@@ -192,10 +192,10 @@ class TextDecoder(nn.Module):
         mask: Tensor | None,
         condition: Condition,
         cache: KeyValueCache,
-        asked: int,
+        new_tokens: int,
     ) -> Tensor:
-        """Tokens (b, t) at some places of the text, of which each sees what `mask` allows: logits (b, asked, vocab) of
-        the last ones.
+        """Tokens (b, t) at some places of the text, of which each sees what `mask` allows: logits of the last ones, (b,
+        new_tokens, vocab).
         """
         rows, length = ids.shape
         x = self.entry(self.tokens[ids] + self.positions[places]).flatten(0, 1)
@@ -208,9 +208,9 @@ class TextDecoder(nn.Module):
             pairs, shown = condition.keys_values, additive(condition.mask, x.dtype)
         for layer, pair in zip(self.layers, pairs, strict=True):
             x = layer(x, rows, cache, mask, pair, shown)
-        x = x.unflatten(0, (rows, length))[:, -asked:].flatten(0, 1)
+        x = x.unflatten(0, (rows, length))[:, -new_tokens:].flatten(0, 1)
         logits = linear(self.end(x), self.tokens if self.head is None else self.head, self.head_bias)
-        return logits.unflatten(0, (rows, asked)).float()
+        return logits.unflatten(0, (rows, new_tokens)).float()
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -22,22 +22,22 @@ class Places:
     Layers run on those alone, one behind the other; only attention needs the padding.
     """
 
-    there: Tensor  # (b, t)
+    present: Tensor  # (b, t), True where a position is not padding
     index: Tensor  # (m,) into b · t
 
     @classmethod
-    def of(cls, there: Tensor) -> Places:
-        """there (b, t), True where a position is there."""
-        return cls(there, there.flatten().nonzero()[:, 0])
+    def of(cls, present: Tensor) -> Places:
+        """present (b, t), True where a position is not padding."""
+        return cls(present, present.flatten().nonzero()[:, 0])
 
     @property
     def all(self) -> bool:
         """Whether nothing is padding."""
-        return len(self.index) == self.there.numel()
+        return len(self.index) == self.present.numel()
 
-    def find(self, some: Places) -> Tensor:
+    def find(self, subset: Places) -> Tensor:
         """Where some of the positions stand among these: (their number,) into m."""
-        return torch.searchsorted(self.index, some.index)
+        return torch.searchsorted(self.index, subset.index)
 
     def gather(self, x: Tensor) -> Tensor:
         """(b, t, …) → (m, …)."""
@@ -46,8 +46,9 @@ class Places:
     def spread(self, x: Tensor) -> Tensor:
         """(m, c) → (b, t, c), 0 where nothing is."""
         if not self.all:
-            x = x.new_zeros(self.there.numel(), x.shape[1]).index_copy(0, self.index, x)
-        return x.unflatten(0, self.there.shape)
+            x = x.new_zeros(self.present.numel(), x.shape[1]).index_copy(0, self.index, x)
+        padded: Tensor = x.unflatten(0, self.present.shape)
+        return padded
 
 
 class Attention(nn.Module):
@@ -72,13 +73,15 @@ class Attention(nn.Module):
         q = self._split(self._spread(self.query(x), places))
         y = F.scaled_dot_product_attention(q, *kv, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(2)
-        return self.out(y if places is None else places.gather(y))
+        attended: Tensor = self.out(y if places is None else places.gather(y))
+        return attended
 
     def _spread(self, x: Tensor, places: Places | None) -> Tensor:
         return x if places is None else places.spread(x)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return heads
 
 
 class Block(nn.Module):
@@ -106,12 +109,13 @@ class Block(nn.Module):
         h = self.norm1(x)
         k, v = self.attention.keys_values(h, places)
         if asked is not None:
-            some, places = places.find(asked), asked
-            x, h = x[some], h[some]
+            assert places is not None  # which they are some of
+            index, places = places.find(asked), asked
+            x, h = x[index], h[index]
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         x = x + self.drop(self.attention(h, (k, v), mask, places))
-        if self.cross is not None and context is not None:
+        if self.cross is not None and self.cross_norm is not None and context is not None:
             x = x + self.drop(self.cross(self.cross_norm(x), context, context_mask, places))
         return x + self.drop(self.mlp(self.norm2(x))), (k, v)
 

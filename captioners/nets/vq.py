@@ -49,11 +49,15 @@ class Neighbours(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         grid = x.unflatten(1, (self.rows, -1)).permute(0, 3, 1, 2)
-        return x + self.mix(grid).permute(0, 2, 3, 1).flatten(1, 2)
+        mixed: Tensor = x + self.mix(grid).permute(0, 2, 3, 1).flatten(1, 2)
+        return mixed
 
 
 class VQAutoencoder(nn.Module):
     """Grids (b, cells, media_dim) ↔ codes (b, cells)."""
+
+    codebook: Tensor  # (codes, dim)
+    counts: Tensor  # (codes,): cells of each code in a batch, on average
 
     def __init__(self, config: VQConfig):
         super().__init__()
@@ -66,7 +70,7 @@ class VQAutoencoder(nn.Module):
             self.leave.append(Neighbours(wide, rows))
         self.leave.append(nn.Linear(wide, config.media_dim))
         self.register_buffer("codebook", torch.randn(config.codes, config.dim))
-        self.register_buffer("counts", torch.ones(config.codes))  # cells of each code in a batch, on average
+        self.register_buffer("counts", torch.ones(config.codes))
 
     def encode(self, grid: Tensor) -> Tensor:
         """The code of every cell: (b, cells, media_dim) → (b, cells)."""
@@ -74,7 +78,8 @@ class VQAutoencoder(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes (b, cells) → normalised features (b, cells, media_dim)."""
-        return self.leave(self.codebook[codes])
+        features: Tensor = self.leave(self.codebook[codes])
+        return features
 
     def forward(self, grid: Tensor) -> Quantised:
         z = self.enter(grid).float()
@@ -90,7 +95,7 @@ class VQAutoencoder(nn.Module):
         """How far the features that come back are from those that went in, cells normalised, and the encoder from
         its codes.
         """
-        out = self(grid)
+        out: Quantised = self(grid)
         return F.mse_loss(out.reconstruction, F.layer_norm(grid, grid.shape[-1:])) + commitment * out.commitment
 
     def _nearest(self, z: Tensor) -> Tensor:

@@ -111,10 +111,10 @@ def pick_device(name: str = "auto") -> str:
     """`auto` → the best device that is there; anything else is checked."""
     import torch
 
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        return next(d for d in ("cuda", "mps", "cpu") if there[d])
-    if not there.get(name.split(":")[0]):
-        have = ", ".join(d for d, here in there.items() if here)
-        raise ProfileError(f"There is no device {name!r} on this machine: choose from auto, {have}.")
+        return next(d for d in ("cuda", "mps", "cpu") if available[d])
+    if not available.get(name.split(":")[0]):
+        choices = ", ".join(d for d, present in available.items() if present)
+        raise ProfileError(f"There is no device {name!r} on this machine: choose from auto, {choices}.")
     return name

@@ -94,13 +94,13 @@ class Encoder:
             new = {m.hash: m for m in media if m.hash not in grids}
             encoders: dict[Modality, Encode] = {"image": self._images, "audio": self._sounds}
             for kind, encode in encoders.items():
-                some = [m for m in new.values() if m.kind == kind]
-                if self.disk and some:
+                of_kind = [m for m in new.values() if m.kind == kind]
+                if self.disk and of_kind:
                     encode = self.disk.around(
                         encode, f"{self.loader.hash(self.parts[kind])}-{SEEN[kind]}", self.loader.device
                     )
-                for start in range(0, len(some), CHUNK):
-                    chunk = some[start : start + CHUNK]
+                for start in range(0, len(of_kind), CHUNK):
+                    chunk = of_kind[start : start + CHUNK]
                     grids |= zip((m.hash for m in chunk), encode(chunk), strict=True)
             for m in media:
                 self.known.keep(m.hash, grids[m.hash])
@@ -183,13 +183,13 @@ class EmbeddedFluency:
 
     @torch.no_grad()
     def log_likelihood(self, texts: list[str]) -> list[float]:
-        """Nats, the end of the sentence included."""
+        """The log-likelihood of each text in nats, the end of the sentence included."""
         t = self.tokenizer
-        found: list[float] = []
+        nats: list[float] = []
         for rows in _chunks([[t.bos, *row, t.eos] for row in t.encode_all(texts)], 64):
             ids = t.batch(rows).to(self.device)
-            found += sequence_log_likelihood(self.net(ids[:, :-1]), ids[:, 1:], t.pad).tolist()
-        return found
+            nats += sequence_log_likelihood(self.net(ids[:, :-1]), ids[:, 1:], t.pad).tolist()
+        return nats
 
 
 class EmbeddedClassifier:
@@ -207,7 +207,7 @@ class EmbeddedClassifier:
         """(n,): the probability of "yes"."""
         rows = self.tokenizer.encode_all(texts)
         return torch.cat(
-            [self.net(self.tokenizer.batch(some).to(self.device)) for some in _chunks(rows, 128)]
+            [self.net(self.tokenizer.batch(chunk).to(self.device)) for chunk in _chunks(rows, 128)]
         ).sigmoid()
 
 

@@ -29,15 +29,16 @@ class FeatureStore:
             folder.mkdir(parents=True, exist_ok=True)
             paths = {m.hash: folder / f"{m.hash}.npy" for m in media}
             new = [m for m in media if not paths[m.hash].exists()]
-            made = dict(zip((m.hash for m in new), encode(new), strict=True)) if new else {}
-            for name, grid in made.items():
+            encoded = dict(zip((m.hash for m in new), encode(new), strict=True)) if new else {}
+            for name, grid in encoded.items():
                 # another process may be writing the same one
                 partial = paths[name].with_suffix(f".{os.getpid()}.partial")
                 with partial.open("wb") as file:
                     np.save(file, grid.cpu().numpy())
                 partial.replace(paths[name])
             return [
-                made[m.hash] if m.hash in made else torch.from_numpy(np.load(paths[m.hash])).to(device) for m in media
+                encoded[m.hash] if m.hash in encoded else torch.from_numpy(np.load(paths[m.hash])).to(device)
+                for m in media
             ]
 
         return known_or_encoded

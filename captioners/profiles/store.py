@@ -40,8 +40,8 @@ def save_part(
     state = {k: _half(v) for k, v in module.state_dict().items() if not k.endswith("num_batches_tracked")}
     shards: list[dict[str, Tensor]] = [{}]
     for key, value in state.items():
-        held = sum(v.nbytes for v in shards[-1].values())
-        if limit is not None and held and held + value.nbytes > limit - HEADER_BYTES:
+        shard_bytes = sum(v.nbytes for v in shards[-1].values())
+        if limit is not None and shard_bytes and shard_bytes + value.nbytes > limit - HEADER_BYTES:
             shards.append({})
         shards[-1][key] = value
     path = folder / f"{name}.safetensors"
@@ -114,12 +114,12 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
     for shard in part_files(path):
         with safe_open(shard, framework="pt") as file:
             state |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    found = {key: value.shape for key, value in state.items()}
+    stored = {key: value.shape for key, value in state.items()}
     expected = {
         key: value.shape for key, value in module.state_dict().items() if not key.endswith("num_batches_tracked")
     }
-    if found != expected:
-        wrong = sorted(dict(found.items() ^ expected.items()))
+    if stored != expected:
+        wrong = sorted(dict(stored.items() ^ expected.items()))
         raise UnfitPart(
             f"{path.name} does not fit this model: missing, unexpected or of another shape are {', '.join(wrong[:3])}"
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -17,7 +17,93 @@ from captioners.study.store import ANSWERS, Study, Vote
 JUDGES = {"clipscore": 1, "perplexity": -1}  # judge → whether more or less of it is better
 
 
-def analyse(study: Study, votes: Sequence[Vote], resamples: int = RESAMPLES) -> dict[str, Any]:
+class Bounds(TypedDict):
+    """A 95 % interval; None where there is too little to make one of."""
+
+    low: float | None
+    high: float | None
+
+
+class Strength(Bounds):
+    """How strong one system is; strengths of one group can be compared."""
+
+    system: str
+    strength: float
+    group: int
+
+
+class WinRate(Bounds):
+    """How often each of two systems won; `rate` is a's share of the votes that preferred one."""
+
+    a: str
+    b: str
+    a_wins: int
+    b_wins: int
+    neither: int
+    rate: float | None
+
+
+class Agreement(Bounds):
+    """How many of the votes that preferred a caption preferred the judge's."""
+
+    agreed: int
+    of: int
+    rate: float
+
+
+class JudgeAgreement(Agreement):
+    """One judge's agreement with people over one comparison, or over all where a and b are None."""
+
+    judge: str
+    a: str | None
+    b: str | None
+
+
+class QuestionFigures(TypedDict):
+    """The figures of one question."""
+
+    votes: int
+    alpha: float | None
+    strengths: list[Strength]
+    wins: list[WinRate]
+    judges: list[JudgeAgreement]
+
+
+class QuestionReport(QuestionFigures):
+    """A question with its figures."""
+
+    id: str
+    text: str
+
+
+class Standing(TypedDict):
+    """What a leaderboard shows of one question."""
+
+    text: str
+    votes: int
+    strengths: list[Strength]
+
+
+class CheckCounts(TypedDict):
+    """Answers to attention checks."""
+
+    passed: int
+    failed: int
+
+
+class StudyReport(TypedDict):
+    """Everything that is said of a study, in the shape that `study --json` writes."""
+
+    study: str
+    title: str
+    raters: int
+    excluded: list[int]
+    checks: CheckCounts
+    inputs: int
+    questions: list[QuestionReport]
+
+
+def analyse(study: Study, votes: Sequence[Vote], resamples: int = RESAMPLES) -> StudyReport:
     """Everything the report shows. Raters who failed half of their attention checks or more are left out."""
     failed, passed = checks(votes)
     excluded = {rater for rater, count in failed.items() if count >= passed[rater]}
@@ -45,7 +131,7 @@ def checks(votes: Iterable[Vote]) -> tuple[Counter[int], Counter[int]]:
     return failed, passed
 
 
-def about_question(votes: Sequence[Vote], resamples: int = RESAMPLES) -> dict[str, Any]:
+def about_question(votes: Sequence[Vote], resamples: int = RESAMPLES) -> QuestionFigures:
     """The figures of one question."""
     return {
         "votes": len(votes),
@@ -56,7 +142,7 @@ def about_question(votes: Sequence[Vote], resamples: int = RESAMPLES) -> dict[st
     }
 
 
-def strengths(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+def strengths(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[Strength]:
     """Bradley–Terry strengths with intervals over inputs and raters, the strongest first.
 
     Systems that no chain of votes connects stand in different groups: only strengths of one group can be compared.
@@ -75,7 +161,7 @@ def strengths(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[st
 
     values, reach = two_way(cells, *_owners(votes), fitted, resamples)
     groups = connected(len(names), met)
-    rows = [
+    rows: list[Strength] = [
         {"system": name, "strength": float(values[i]), **_reach(values[i], reach, i), "group": groups[i]}
         for i, name in enumerate(names)
     ]
@@ -90,24 +176,34 @@ def connected(systems: int, met: Iterable[tuple[int, int]]) -> list[int]:
     return [sorted(set(group)).index(g) for g in group]
 
 
-def win_rates(votes: Sequence[Vote]) -> list[dict[str, Any]]:
+def win_rates(votes: Sequence[Vote]) -> list[WinRate]:
     """Per comparison: how often each won, and a's share of the votes that preferred one, with Wilson's interval."""
     counts = {(v.system_a, v.system_b): Counter[str]() for v in votes}
     for vote in votes:
         counts[vote.system_a, vote.system_b][vote.answer] += 1
-    rows = []
-    for (a, b), said in sorted(counts.items()):
-        decided = said["a"] + said["b"]
-        low, high = wilson(said["a"], decided) or (None, None)
-        row = {"a": a, "b": b, "a_wins": said["a"], "b_wins": said["b"], "neither": said["neither"]}
-        rows.append({**row, "rate": said["a"] / decided if decided else None, "low": low, "high": high})
+    rows: list[WinRate] = []
+    for (a, b), counts_of_pair in sorted(counts.items()):
+        decided = counts_of_pair["a"] + counts_of_pair["b"]
+        low, high = wilson(counts_of_pair["a"], decided) or (None, None)
+        rows.append(
+            {
+                "a": a,
+                "b": b,
+                "a_wins": counts_of_pair["a"],
+                "b_wins": counts_of_pair["b"],
+                "neither": counts_of_pair["neither"],
+                "rate": counts_of_pair["a"] / decided if decided else None,
+                "low": low,
+                "high": high,
+            }
+        )
     return rows
 
 
-def krippendorff(said: Iterable[tuple[Any, Any]]) -> float | None:
+def krippendorff(answers: Iterable[tuple[Any, Any]]) -> float | None:
     """Krippendorff's α of nominal answers from (unit, answer): 1 is full agreement, 0 what chance would give."""
     units: dict[Any, Counter[Any]] = {}
-    for unit, answer in said:
+    for unit, answer in answers:
         units.setdefault(unit, Counter())[answer] += 1
     paired = [counts for counts in units.values() if counts.total() > 1]
     totals = sum(paired, Counter[Any]())
@@ -127,38 +223,47 @@ def preference(judge: str, vote: Vote) -> str:
     return "a" if gain > 0 else "b" if gain < 0 else "neither"
 
 
-def judges(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+def judges(votes: Sequence[Vote], resamples: int = RESAMPLES) -> list[JudgeAgreement]:
     """How often people who preferred a caption preferred the judge's: over everything, then per comparison."""
     comparisons = sorted({(v.system_a, v.system_b) for v in votes})
-    rows = []
+    rows: list[JudgeAgreement] = []
     for judge in JUDGES:
-        told = [(v, preference(judge, v)) for v in votes if v.answer != "neither"]
-        told = [(v, said) for v, said in told if said != "neither"]
+        preferred = [(v, preference(judge, v)) for v in votes if v.answer != "neither"]
+        preferred = [(v, verdict) for v, verdict in preferred if verdict != "neither"]
         for pair in [None, *comparisons]:
-            some = [(v, said) for v, said in told if pair in (None, (v.system_a, v.system_b))]
-            if some:
+            of_pair = [(v, verdict) for v, verdict in preferred if pair in (None, (v.system_a, v.system_b))]
+            if of_pair:
                 rows.append(
-                    {"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(some, resamples)}
+                    {"judge": judge, "a": pair and pair[0], "b": pair and pair[1], **_agreement(of_pair, resamples)}
                 )
     return rows
 
 
-def _agreement(told: Sequence[tuple[Vote, str]], resamples: int) -> dict[str, Any]:
-    agreed = np.array([v.answer == said for v, said in told], dtype=float)
+def _agreement(preferred: Sequence[tuple[Vote, str]], resamples: int) -> Agreement:
+    agreed = np.array([v.answer == verdict for v, verdict in preferred], dtype=float)
     columns = np.stack([agreed, np.ones_like(agreed)], axis=1)
     rate, reach = two_way(
-        columns, *_owners([v for v, _ in told]), lambda sums: sums[..., :1] / sums[..., 1:], resamples
+        columns, *_owners([v for v, _ in preferred]), lambda sums: sums[..., :1] / sums[..., 1:], resamples
     )
-    found = _reach(rate[0], reach, 0)
-    inside = {name: None if value is None else min(1.0, max(0.0, value)) for name, value in found.items()}
-    return {"agreed": int(agreed.sum()), "of": len(told), "rate": float(rate[0]), **inside}
+    interval = _reach(rate[0], reach, 0)
+    return {
+        "agreed": int(agreed.sum()),
+        "of": len(preferred),
+        "rate": float(rate[0]),
+        "low": _as_share(interval["low"]),
+        "high": _as_share(interval["high"]),
+    }
+
+
+def _as_share(value: float | None) -> float | None:
+    return None if value is None else min(1.0, max(0.0, value))
 
 
 def _owners(votes: Sequence[Vote]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([v.item for v in votes]), np.array([v.rater for v in votes])
 
 
-def _reach(value: float, reach: np.ndarray | None, i: int) -> dict[str, float | None]:
+def _reach(value: float, reach: np.ndarray | None, i: int) -> Bounds:
     return {
         "low": None if reach is None else float(value - reach[i]),
         "high": None if reach is None else float(value + reach[i]),

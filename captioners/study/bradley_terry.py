@@ -50,4 +50,5 @@ def fit(counts: np.ndarray, pairs: np.ndarray, systems: int) -> np.ndarray:
 def probabilities(d: np.ndarray, nu: float) -> np.ndarray:
     """P(a wins), P(b wins), P(neither) at differences d of strength, on a new last axis."""
     weights = np.stack([np.exp(d / 2), np.exp(-d / 2), np.full_like(d, nu)], axis=-1)
-    return weights / weights.sum(-1, keepdims=True)
+    shares: np.ndarray = weights / weights.sum(-1, keepdims=True)
+    return shares

@@ -92,7 +92,8 @@ def value_systems(specs: Iterable[Spec], over: Mapping[str, Any]) -> tuple[list[
             'compare = "values" needs one control with two values or more: write over = { guidance_scale = [1, 2] }.'
         )
     ((name, values),) = over.items()
-    systems, pairs = [], []
+    systems: list[System] = []
+    pairs: list[tuple[str, str]] = []
     listening = [spec for spec in specs if spec.listens_to(name)]
     if not listening:
         raise CaptionLabError(f"No chosen method has a control called {name!r}: see `python -m captioners list`.")
@@ -122,7 +123,7 @@ def _all_against_all(systems: list[System]) -> tuple[list[System], list[tuple[st
 
 
 COMPARISONS = ("guidance", "methods", "values", "files")
-KEYS = {
+KEYS: dict[str, type | tuple[type, ...]] = {
     "title": str,
     "compare": (str, list),
     "methods": list,
@@ -135,18 +136,20 @@ KEYS = {
 
 def read_design(file: str | Path | None, title: str) -> Design:
     """The design of a question file, or the default one."""
-    asked = _read_toml(Path(file)) if file else {}
+    entries = _read_toml(Path(file)) if file else {}
     folder = Path(file).parent if file else Path()
-    compare = asked.get("compare", "files" if "captions" in asked else "values" if "over" in asked else "guidance")
+    compare = entries.get(
+        "compare", "files" if "captions" in entries else "values" if "over" in entries else "guidance"
+    )
     return make_design(
-        asked.get("title", title),
+        entries.get("title", title),
         [compare] if isinstance(compare, str) else compare,
-        methods=asked.get("methods"),
-        over=asked.get("over", {}),
-        files=[folder / name for name in asked.get("captions", [])],
-        questions=_questions(asked.get("question", [])) or QUESTIONS,
-        share=asked.get("share", SHARE),
-        check_every=asked.get("check_every", CHECK_EVERY),
+        methods=entries.get("methods"),
+        over=entries.get("over", {}),
+        files=[folder / name for name in entries.get("captions", [])],
+        questions=_questions(entries.get("question", [])) or QUESTIONS,
+        share=entries.get("share", SHARE),
+        check_every=entries.get("check_every", CHECK_EVERY),
     )
 
 
@@ -173,13 +176,13 @@ def make_design(
     for name in compare:
         if name not in makers:
             raise CaptionLabError(f"compare = {name!r} is not possible: choose from {', '.join(COMPARISONS)}.")
-        made, met = makers[name]()
-        if len({s.name for s in made}) < len(made):
+        new_systems, new_comparisons = makers[name]()
+        if len({s.name for s in new_systems}) < len(new_systems):
             raise CaptionLabError(
                 "Two systems have the same name: rename one of the caption files, or leave out a repeated value."
             )
-        systems |= {s.name: s for s in made}
-        comparisons |= dict.fromkeys(met)
+        systems |= {s.name: s for s in new_systems}
+        comparisons |= dict.fromkeys(new_comparisons)
     if not comparisons:
         raise CaptionLabError("There is nothing to compare: name two methods, or one that can be guided.")
     if share < 0 or check_every < 0 or check_every == 1:
@@ -191,12 +194,12 @@ def make_design(
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        asked = tomllib.loads(file.read_text(encoding="utf-8"))
+        entries = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         raise CaptionLabError(f"{file} cannot be read: give a question file in TOML.") from None
     except tomllib.TOMLDecodeError as error:
         raise CaptionLabError(f"{file} is not TOML: {error}; mend it.") from None
-    for key, value in asked.items():
+    for key, value in entries.items():
         if key not in KEYS and key != "question":
             raise CaptionLabError(
                 f"{file} has an unknown entry {key!r}: choose from {', '.join(KEYS)} and [[question]]."
@@ -209,17 +212,17 @@ def _read_toml(file: Path) -> dict[str, Any]:
             and not all(isinstance(v, str) for v in value)
         ):
             raise CaptionLabError(f"{file}: {key} must be a list of texts.")
-    return asked
+    return entries
 
 
-def _questions(given: Any) -> tuple[Question, ...]:
-    if not isinstance(given, list) or not all(isinstance(q, dict) for q in given):
+def _questions(entries: Any) -> tuple[Question, ...]:
+    if not isinstance(entries, list) or not all(isinstance(q, dict) for q in entries):
         raise CaptionLabError("Questions are written as [[question]] with an id and a text.")
-    made = []
-    for question in given:
+    questions = []
+    for question in entries:
         if set(question) != {"id", "text"} or not all(isinstance(v, str) and v.strip() for v in question.values()):
             raise CaptionLabError(f"The question {question!r} is not possible: give it an id and a text.")
-        made.append(Question(question["id"], question["text"]))
-    if len({q.id for q in made}) < len(made):
+        questions.append(Question(question["id"], question["text"]))
+    if len({q.id for q in questions}) < len(questions):
         raise CaptionLabError("Two questions have the same id: give each its own.")
-    return tuple(made)
+    return tuple(questions)

@@ -50,7 +50,8 @@ def two_way(
                 for _ in range(resamples)
             ]
         )
-        return np.nanvar(statistic(draws), axis=0) * len(names) / (len(names) - 1)
+        variances: np.ndarray = np.nanvar(statistic(draws), axis=0) * len(names) / (len(names) - 1)
+        return variances
 
     of_items, of_raters, of_votes = variance(items), variance(raters), variance(np.arange(len(columns)))
     total = np.maximum(of_items + of_raters - of_votes, np.maximum(of_items, of_raters))

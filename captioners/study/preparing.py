@@ -53,15 +53,15 @@ def read_folder(folder: str | Path) -> list[Input]:
         raise CaptionLabError(f"There is no folder {folder}: give the folder with the pictures or sounds of the study.")
     if (folder / "captions.jsonl").is_file():
         return [Input(item.id, item.path, item.kind) for item in read_dataset(folder)]
-    found = []
+    inputs = []
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
         with path.open("rb") as file:
             kind = kind_of(sniff(file.read(HEAD)))
         if kind:
-            found.append(Input(path.name, path, kind))
-    if not found:
+            inputs.append(Input(path.name, path, kind))
+    if not inputs:
         raise CaptionLabError(f"{folder} holds no picture and no sound: put the files of the study there.")
-    return found
+    return inputs
 
 
 def study_id(design: Design, inputs: Sequence[Input], profile: str) -> str:
@@ -112,19 +112,19 @@ class Preparation:
         it.
         """
         media = load_media(item.path, item.kind)
-        found, by_method = dict[str, Result](), dict[str, list[System]]()
+        by_system, by_method = dict[str, Result](), dict[str, list[System]]()
         for system in self.study.design.systems:
             if system.method:
                 by_method.setdefault(system.method, []).append(system)
             elif item.name in system.captions:
-                given = Result(system.name, system.captions[item.name], [], [], {}, 0, "", {})
-                found[system.name] = self.captioning.lab.score(given, media)
+                written = Result(system.name, system.captions[item.name], [], [], {}, 0, "", {})
+                by_system[system.name] = self.captioning.lab.score(written, media)
         for method, systems in by_method.items():
             spec = registry.find(method).spec
             if media.kind in spec.modalities:
-                made = self.captioning.results(media, method, [spec.settings(**s.settings) for s in systems])
-                found |= {s.name: result for s, result in zip(systems, made, strict=True)}
-        return found
+                results = self.captioning.results(media, method, [spec.settings(**s.settings) for s in systems])
+                by_system |= {s.name: result for s, result in zip(systems, results, strict=True)}
+        return by_system
 
 
 def _scores(result: Result) -> dict[str, float]:

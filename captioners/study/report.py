@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from captioners.evaluation.tables import document
 from captioners.spreadsheets import csv_text
-from captioners.study.analysis import preference
+from captioners.study.analysis import Bounds, JudgeAgreement, QuestionReport, Standing, StudyReport, WinRate, preference
 from captioners.study.store import Vote
 
 Line = tuple[str, float, float | None, float | None]  # label, value, low, high
@@ -20,38 +19,39 @@ NOTE = (
 )
 
 
-def interval(row: dict[str, Any], name: str, percent: bool = False) -> str:
+def interval(value: float | None, bounds: Bounds, percent: bool = False) -> str:
     """A value and its interval in words."""
 
-    def one(value: float | None) -> str:
-        return "–" if value is None else f"{value:.0%}" if percent else f"{value:.2f}".replace("-", "−")
+    def one(number: float | None) -> str:
+        return "–" if number is None else f"{number:.0%}" if percent else f"{number:.2f}".replace("-", "−")
 
-    return one(row[name]) if row["low"] is None else f"{one(row[name])} [{one(row['low'])}, {one(row['high'])}]"
+    return one(value) if bounds["low"] is None else f"{one(value)} [{one(bounds['low'])}, {one(bounds['high'])}]"
 
 
-def comparison(row: dict[str, Any]) -> str:
+def comparison(row: WinRate | JudgeAgreement) -> str:
     """Which two systems met; a judge's first line is about all of them."""
     return f"{row['a']} : {row['b']}" if row["a"] else "all comparisons"
 
 
-def text_report(report: dict[str, Any]) -> str:
+def text_report(report: StudyReport) -> str:
     """The figures as plain lines."""
     lines = [f"{report['title']} ({report['study']})", summary(report)]
     for question in report["questions"]:
         alpha = "–" if question["alpha"] is None else f"{question['alpha']:.2f}"
         lines += ["", f"{question['text']} {question['votes']} votes, Krippendorff's α {alpha}"]
-        lines += [f"  {row['system']}: strength {interval(row, 'strength')}" for row in question["strengths"]]
+        lines += [f"  {row['system']}: strength {interval(row['strength'], row)}" for row in question["strengths"]]
         lines += [
-            f"  {row['a']} beats {row['b']}: {interval(row, 'rate', True)}, {ties(row)}" for row in question["wins"]
+            f"  {row['a']} beats {row['b']}: {interval(row['rate'], row, True)}, {ties(row)}"
+            for row in question["wins"]
         ]
         lines += [
-            f"  {row['judge']} agrees with people, {comparison(row)}: {interval(row, 'rate', True)}"
+            f"  {row['judge']} agrees with people, {comparison(row)}: {interval(row['rate'], row, True)}"
             for row in question["judges"]
         ]
     return "\n".join(lines)
 
 
-def summary(report: dict[str, Any]) -> str:
+def summary(report: StudyReport) -> str:
     """Who took part."""
     excluded, checks = len(report["excluded"]), report["checks"]
     left_out = f"; {excluded} left out for failing half of their attention checks or more" if excluded else ""
@@ -61,7 +61,7 @@ def summary(report: dict[str, Any]) -> str:
     )
 
 
-def ties(row: dict[str, Any]) -> str:
+def ties(row: WinRate) -> str:
     """The three counts of a comparison."""
     return f"{row['a_wins']} : {row['b_wins']}, {row['neither']} without preference"
 
@@ -80,7 +80,7 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
     def x(value: float) -> float:
         return round(start + (value - low) / (high - low) * FIELD, 1)
 
-    def said(value: float) -> str:
+    def label_of(value: float) -> str:
         return f"{value:.0%}" if percent else f"{value:.2f}".replace("-", "−")
 
     drawn = [
@@ -95,9 +95,9 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
                 f'<line x1="{x(left)}" x2="{x(right)}" y1="{y}" y2="{y}" stroke="currentColor" stroke-width="2"/>'
             )
         drawn.append(f'<circle cx="{x(value)}" cy="{y}" r="4.5" fill="currentColor"/>')
-        drawn.append(f'<text x="{start + FIELD + 14}" y="{y + 4}">{said(value)}</text>')
+        drawn.append(f'<text x="{start + FIELD + 14}" y="{y + 4}">{label_of(value)}</text>')
     for value in (low, middle, high):
-        drawn.append(f'<text x="{x(value)}" y="{height - 6}" text-anchor="middle">{said(value)}</text>')
+        drawn.append(f'<text x="{x(value)}" y="{height - 6}" text-anchor="middle">{label_of(value)}</text>')
     style = f"max-width:{width * 1.2:.0f}px;width:100%;font:13px system-ui,sans-serif;fill:currentColor"
     return (
         f'<svg role="img" aria-label="{escape(title)}" '
@@ -106,7 +106,7 @@ def forest_svg(title: str, lines: Sequence[Line], middle: float, percent: bool =
     )
 
 
-def strength_plot(question: dict[str, Any]) -> str:
+def strength_plot(question: Standing | QuestionReport) -> str:
     """Bradley–Terry strengths; a plot for each group of systems that can be compared."""
     groups: dict[int, list[Line]] = {}
     for row in question["strengths"]:
@@ -114,7 +114,7 @@ def strength_plot(question: dict[str, Any]) -> str:
     return "".join(forest_svg(f"Strengths: {question['text']}", lines, 0.0) for lines in groups.values())
 
 
-def figures_html(report: dict[str, Any]) -> str:
+def figures_html(report: StudyReport) -> str:
     """Plots and tables of every question, without the page around them."""
     parts = [f"<p>{escape(summary(report))}</p>"]
     for question in report["questions"]:
@@ -132,19 +132,19 @@ def figures_html(report: dict[str, Any]) -> str:
         ]
         parts += [
             "<h3>Strengths</h3>", strength_plot(question),
-            _table(["system", "strength"], [[r["system"], interval(r, "strength")] for r in question["strengths"]]),
+            _table(["system", "strength"], [[r["system"], interval(r["strength"], r)] for r in question["strengths"]]),
             "<h3>Win rates</h3>", forest_svg(f"Win rates: {question['text']}", decided, 0.5, True),
             _table(["comparison", "first preferred", "votes"],
-                   [[comparison(r), interval(r, "rate", True), ties(r)] for r in question["wins"]]),
+                   [[comparison(r), interval(r["rate"], r, True), ties(r)] for r in question["wins"]]),
             "<h3>Do the judges prefer what people prefer?</h3>",
             forest_svg(f"Judges: {question['text']}", judged, 0.5, True),
             _table(["judge", "comparison", "agrees with people", "votes"],
-                   [[r["judge"], comparison(r), interval(r, "rate", True), f"{r['agreed']} of {r['of']}"] for r in question["judges"]]),
+                   [[r["judge"], comparison(r), interval(r["rate"], r, True), f"{r['agreed']} of {r['of']}"] for r in question["judges"]]),
         ]  # fmt: skip
     return "".join([*parts, f"<p><small>{escape(NOTE)}</small></p>"])
 
 
-def html_report(report: dict[str, Any]) -> str:
+def html_report(report: StudyReport) -> str:
     """A whole page that needs nothing else."""
     return document(f"Blind study: {report['title']}", figures_html(report))
 
@@ -160,9 +160,9 @@ def csv_report(votes: Sequence[Vote]) -> str:
     rows = []
     for v in votes:
         verdicts = [preference(judge, v) for judge in ("clipscore", "perplexity")]
-        asked = [v.rater, v.item, v.question, v.system_a, v.system_b]
+        identity = [v.rater, v.item, v.question, v.system_a, v.system_b]
         rows.append(
-            [*asked, v.answer, v.left, f"{v.seconds:.1f}", int(v.is_check), *verdicts, v.caption_a, v.caption_b]
+            [*identity, v.answer, v.left, f"{v.seconds:.1f}", int(v.is_check), *verdicts, v.caption_a, v.caption_b]
         )
     return csv_text(CSV_HEAD, rows)
 

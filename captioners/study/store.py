@@ -124,13 +124,13 @@ class Store:
 
     def study(self, id: str | None = None) -> Study:
         """The study of that id, or the only one."""
-        found = [study for study in self.studies() if id in (None, study.id)]
-        if not found:
+        matching = [study for study in self.studies() if id in (None, study.id)]
+        if not matching:
             raise CaptionLabError(f"There is no study {id!r} in this store." if id else "This store holds no study.")
-        if len(found) > 1:
-            listed = ", ".join(f"{study.id} ({study.title})" for study in found)
-            raise CaptionLabError(f"This store holds {len(found)} studies: choose one with --study: {listed}.")
-        return found[0]
+        if len(matching) > 1:
+            listed = ", ".join(f"{study.id} ({study.title})" for study in matching)
+            raise CaptionLabError(f"This store holds {len(matching)} studies: choose one with --study: {listed}.")
+        return matching[0]
 
     def add_item(self, study: str, name: str, kind: Modality, pairs: Sequence[Pair]) -> None:
         """An input with everything that will be asked about it; nothing happens when it is there already."""
@@ -188,13 +188,13 @@ class Store:
             cast = _count(execute, "ballot WHERE study = :study AND rater = :rater AND " + CAST, whose)
             pairs = _count(execute, "pair WHERE study = :study AND is_check = 0", whose)
             checks = _count(execute, "pair WHERE study = :study AND is_check = 1", whose)
-        asked = min(study.design.share, pairs) if study.design.share else pairs
+        remaining = min(study.design.share, pairs) if study.design.share else pairs
         size = 0
-        while asked:
+        while remaining:
             if checks and is_check_position(study.id, rater, size, study.design.check_every):
                 checks -= 1
             else:
-                asked -= 1
+                remaining -= 1
             size += 1
         return cast, size
 
@@ -267,10 +267,38 @@ class Store:
         numbers = {id: number for number, (id,) in enumerate(raters, 1)}
         return [
             Vote(
-                numbers[rater], *row[:6], json.loads(row[6]), json.loads(row[7]), bool(row[8]), *row[9:11], "ba"[not row[11]], row[12]
+                rater=numbers[id],
+                pair=pair,
+                item=item,
+                system_a=system_a,
+                system_b=system_b,
+                caption_a=caption_a,
+                caption_b=caption_b,
+                scores_a=json.loads(scores_a),
+                scores_b=json.loads(scores_b),
+                is_check=bool(is_check),
+                question=question,
+                answer=answer,
+                left="ba"[not swapped],
+                seconds=seconds,
             )
-            for rater, *row in rows
-        ]  # fmt: skip
+            for (
+                id,
+                pair,
+                item,
+                system_a,
+                system_b,
+                caption_a,
+                caption_b,
+                scores_a,
+                scores_b,
+                is_check,
+                question,
+                answer,
+                swapped,
+                seconds,
+            ) in rows
+        ]
 
 
 VOTED = (
@@ -296,9 +324,9 @@ ORDER BY shown, COALESCE(inputs.times, 0), COALESCE(comparisons.times, 0), RANDO
 LIMIT 1"""
 
 
-def _count(execute: Execute, what: str, values: Mapping[str, Any]) -> int:
-    ((count,),) = execute(f"SELECT COUNT(*) FROM {what}", values)
-    return count
+def _count(execute: Execute, table_and_condition: str, values: Mapping[str, Any]) -> int:
+    ((count,),) = execute(f"SELECT COUNT(*) FROM {table_and_condition}", values)
+    return int(count)
 
 
 def _take_turn(execute: Execute, study: Study, rater: str) -> None:
@@ -312,13 +340,13 @@ def _take_turn(execute: Execute, study: Study, rater: str) -> None:
 def _open_ballot(execute: Execute, study: Study, rater: str) -> Ballot | None:
     """The ballot that has not been cast, else a new one, else nothing."""
     whose = {"study": study.id, "rater": rater}
-    found = execute(f"SELECT position FROM ballot WHERE study = :study AND rater = :rater AND NOT {CAST}", whose)
-    position = found[0][0] if found else _draw(execute, study, rater)
+    open_rows = execute(f"SELECT position FROM ballot WHERE study = :study AND rater = :rater AND NOT {CAST}", whose)
+    position = open_rows[0][0] if open_rows else _draw(execute, study, rater)
     return None if position is None else _read_ballot(execute, study, rater, position)
 
 
 def _read_ballot(execute: Execute, study: Study, rater: str, position: int) -> Ballot:
-    found = execute(
+    rows = execute(
         "SELECT item, kind, caption_a, caption_b, ballot.swapped, is_check, system_a, system_b, scores_a, scores_b"
         " FROM ballot"
         " JOIN pair ON pair.study = ballot.study AND pair.number = ballot.pair"
@@ -326,9 +354,9 @@ def _read_ballot(execute: Execute, study: Study, rater: str, position: int) -> B
         " WHERE ballot.study = :study AND rater = :rater AND position = :position",
         {"study": study.id, "rater": rater, "position": position},
     )
-    if not found:
+    if not rows:
         raise CaptionLabError("This ballot is not yours: reload the page.")
-    item, kind, caption_a, caption_b, swapped, is_check, system_a, system_b, scores_a, scores_b = found[0]
+    item, kind, caption_a, caption_b, swapped, is_check, system_a, system_b, scores_a, scores_b = rows[0]
     sides = [(caption_a, system_a, json.loads(scores_a)), (caption_b, system_b, json.loads(scores_b))]
     captions, systems, scores = zip(*reversed(sides) if swapped else sides, strict=True)
     return Ballot(position, item, kind, captions, bool(swapped), bool(is_check), systems, scores)
@@ -357,4 +385,4 @@ def _draw(execute: Execute, study: Study, rater: str) -> int | None:
     execute(
         "UPDATE pair SET shown = shown + 1, swapped = swapped + :swap WHERE study = :study AND number = :pair", values
     )
-    return position
+    return int(position)

@@ -61,30 +61,33 @@ class Job:
 
     def configured(self, *configs: Any) -> tuple[Any, ...]:
         """A part's dataclasses (recipe, configurations) with what was asked to be different."""
-        known = {f.name: getattr(c, f.name) for c in configs for f in fields(c)}
+        defaults = {f.name: getattr(c, f.name) for c in configs for f in fields(c)}
         changed: dict[str, Any] = {}
         for name, value in self.settings:
-            if name not in known:
-                raise CaptionLabError(f"This part has no setting called {name!r}: choose from {', '.join(known)}.")
+            if name not in defaults:
+                raise CaptionLabError(f"This part has no setting called {name!r}: choose from {', '.join(defaults)}.")
             try:
-                changed[name] = _read(value, known[name])
+                changed[name] = _read(value, defaults[name])
             except ValueError:
-                raise CaptionLabError(f"{name}={value} is not possible: give a value like {known[name]!r}.") from None
-        if self.epochs is not None and "epochs" in known:
+                raise CaptionLabError(
+                    f"{name}={value} is not possible: give a value like {defaults[name]!r}."
+                ) from None
+        if self.epochs is not None and "epochs" in defaults:
             changed["epochs"] = self.epochs
         own = [{f.name for f in fields(c)} for c in configs]
         return tuple(
-            replace(c, **{k: v for k, v in changed.items() if k in mine}) for c, mine in zip(configs, own, strict=True)
+            replace(c, **{k: v for k, v in changed.items() if k in names})
+            for c, names in zip(configs, own, strict=True)
         )
 
     def command(self, name: str) -> str:
         """The command line that makes this part, with folders left to the reader."""
-        more = [f"--seed {self.seed}"] * bool(self.seed) + [f"--epochs {self.epochs}"] * (self.epochs is not None)
-        more += ["--from DIR"] * (self.start is not None)
-        more += [f"--precision {self.precision}"] * (self.precision != "fp32")
-        more += ["--final"] * self.final + [f"--profile {self.profile}"] * (self.profile != "embedded")
-        more += [f"--set {k}={v}" for k, v in self.settings]
-        return " ".join(["python -m captioners train", name, "--data DATA --out DIR", *more])
+        options = [f"--seed {self.seed}"] * bool(self.seed) + [f"--epochs {self.epochs}"] * (self.epochs is not None)
+        options += ["--from DIR"] * (self.start is not None)
+        options += [f"--precision {self.precision}"] * (self.precision != "fp32")
+        options += ["--final"] * self.final + [f"--profile {self.profile}"] * (self.profile != "embedded")
+        options += [f"--set {k}={v}" for k, v in self.settings]
+        return " ".join(["python -m captioners train", name, "--data DATA --out DIR", *options])
 
 
 def _read(text: str, like: Any) -> Any:
@@ -186,13 +189,13 @@ def train_all(job: Job, say: Callable[[str], None] = print) -> dict[str, dict[st
 
 def code_version() -> str:
     """The commit of the code, with a mark where files differ from it; empty where there is no repository."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     try:
         commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
         ).stdout.strip()
         changed = subprocess.run(
-            ["git", "status", "--porcelain", "--", "*.py", "*.toml"], cwd=here, capture_output=True, text=True
+            ["git", "status", "--porcelain", "--", "*.py", "*.toml"], cwd=folder, capture_output=True, text=True
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -111,23 +111,23 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def loss(model: SoundClassifier, batch) -> Tensor:
         samples, target, teacher = (t.to(model.classes.weight.device) for t in batch)
         spectrogram = masked(model.encoder.log_mel(samples))
-        classes, others = model(spectrogram)
+        classes, taught_logits = model(spectrogram)
         return F.cross_entropy(classes, target, label_smoothing=0.05) + 30 * F.binary_cross_entropy_with_logits(
-            others, teacher
+            taught_logits, teacher
         )
 
     def evaluate(model: SoundClassifier) -> dict[str, float]:
-        some = dev.tolist()
+        rows = dev.tolist()
         return accuracies(
             model,
             sounds.samples[dev].float() / 32767,
-            [sounds.category[i] for i in some],
-            [sounds.source[i] for i in some],
+            [sounds.category[i] for i in rows],
+            [sounds.source[i] for i in rows],
         )
 
     # with the held-out clips trained on, accuracy on them picks nothing: the last epoch is taken
-    which = name + "-final" * job.final
-    model, report = fit(job, which, SoundClassifier(config), batches, steps, loss, evaluate, recipe, "accuracy")
+    checkpoint = name + "-final" * job.final
+    model, report = fit(job, checkpoint, SoundClassifier(config), batches, steps, loss, evaluate, recipe, "accuracy")
     encoder = model.encoder
     with torch.no_grad():
         cells = [
@@ -179,15 +179,15 @@ def told_apart(scores: Tensor, classes: list[str], category: list[str], source: 
 
     A clip is told among the classes of its own data set.
     """
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for name in dict.fromkeys(source):
         rows = [i for i, s in enumerate(source) if s == name]
         among = sorted({classes.index(category[i]) for i in rows})
         guess = scores[rows][:, among].argmax(1).tolist()
-        found[f"accuracy_{name}"] = sum(
+        shares[f"accuracy_{name}"] = sum(
             classes[among[g]] == category[i] for g, i in zip(guess, rows, strict=True)
         ) / len(rows)
     for key, kin in (("voices_named", VOICES), ("music_named", MUSIC)):
         rows = [i for i, c in enumerate(category) if c in kin]
-        found[key] = sum(classes[g] in kin for g in scores[rows].argmax(1).tolist()) / max(1, len(rows))
-    return {"accuracy": sum(v for k, v in found.items() if k.startswith("accuracy")) / len(set(source)), **found}
+        shares[key] = sum(classes[g] in kin for g in scores[rows].argmax(1).tolist()) / max(1, len(rows))
+    return {"accuracy": sum(v for k, v in shares.items() if k.startswith("accuracy")) / len(set(source)), **shares}

@@ -64,10 +64,10 @@ def warm_start(decoder: CaptionDecoder, lm: CausalLM) -> None:
     decoder.norm.load_state_dict(lm.norm.state_dict())
     with torch.no_grad():
         decoder.positions.copy_(lm.positions[: len(decoder.positions)])
-    for mine, theirs in zip(decoder.blocks, lm.blocks, strict=True):
-        mine.load_state_dict(theirs.state_dict(), strict=False)
-        if mine.cross is not None:
-            nn.init.zeros_(mine.cross.out.weight)
+    for own_block, lm_block in zip(decoder.blocks, lm.blocks, strict=True):
+        own_block.load_state_dict(lm_block.state_dict(), strict=False)
+        if own_block.cross is not None:
+            nn.init.zeros_(own_block.cross.out.weight)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Pairs:
 
     @classmethod
     def load(cls, job: Job, recipe: CaptionerRecipe) -> Pairs:
-        """From the data folder and the cache."""
+        """Load everything from the data folder and the cache."""
         tokenizer = load_tokenizer(job)
         pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
         rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
@@ -104,12 +104,12 @@ class Pairs:
             (tokenizer.encode(sounds.caption(i, rng)), i)
             for i in rng.choices(range(len(sounds.grids)), k=recipe.sounds)
         ]
-        for kind, some in bucketed({"image": shown, "audio": heard}, recipe.batch, rng):
+        for kind, batch in bucketed({"image": shown, "audio": heard}, recipe.batch, rng):
             tag = tokenizer.start(kind)
-            ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for row, _ in some])
-            where = [i for _, i in some]
+            ids = tokenizer.batch([[tag, *row[:MAX_TOKENS], tokenizer.eos] for row, _ in batch])
+            where = [i for _, i in batch]
             grids = random_views(self.features["train"], where, rng) if kind == "image" else sounds.grids[where].float()
-            yield Examples(kind, ids, grids, torch.tensor([rng.random() >= recipe.removed for _ in some]))
+            yield Examples(kind, ids, grids, torch.tensor([rng.random() >= recipe.removed for _ in batch]))
 
     def likelihood(self, model: CaptionDecoder, batch: Examples) -> Tensor:
         """Cross-entropy of the captions, with the condition or, where it was removed, without."""
@@ -126,14 +126,14 @@ class Pairs:
 
     def evaluate(self, model: CaptionDecoder) -> dict[str, float]:
         """How far the training is, on the first development pictures of each set and on the held-out sounds."""
-        found = {}
+        figures = {}
         for source in corpus.picture_sets(self.job.data):
             rows = [i for i, p in enumerate(self.pictures["dev"]) if p.source == source][:FOLLOWED]
             texts = greedy(model, self.tokenizer, "image", self.features["dev"][0][rows].float())
-            found |= caption_figures(source, texts, [self.pictures["dev"][i] for i in rows])
+            figures |= caption_figures(source, texts, [self.pictures["dev"][i] for i in rows])
         heard = greedy(model, self.tokenizer, "audio", self.sounds.dev_grids.float())
         kl = first_token_kl(model, self.tokenizer.start("image"), self.features["dev"][0][rows].float())
-        return mean_figures(found) | found | sound_figures(self.sounds, heard) | {"first_token_kl": kl}
+        return mean_figures(figures) | figures | sound_figures(self.sounds, heard) | {"first_token_kl": kl}
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -157,12 +157,12 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
 def bucketed(examples: dict[str, list[tuple]], size: int, rng: random.Random) -> list[tuple[str, list[tuple]]]:
     """Batches of one kind and of like length, in random order: examples are tuples that begin with a token row."""
-    found = []
-    for kind, some in examples.items():
-        order = sorted(some, key=lambda example: (len(example[0]), rng.random()))
-        found += [(kind, order[s : s + size]) for s in range(0, len(order) - size + 1, size)]
-    rng.shuffle(found)
-    return found
+    batches = []
+    for kind, of_kind in examples.items():
+        order = sorted(of_kind, key=lambda example: (len(example[0]), rng.random()))
+        batches += [(kind, order[s : s + size]) for s in range(0, len(order) - size + 1, size)]
+    rng.shuffle(batches)
+    return batches
 
 
 def caption_figures(source: str, texts: list[str], pictures: list[corpus.Picture]) -> dict[str, float]:
@@ -171,9 +171,9 @@ def caption_figures(source: str, texts: list[str], pictures: list[corpus.Picture
     return {f"{source}_cider": score.mean, f"{source}_distinct": len(set(texts)) / len(texts)}
 
 
-def mean_figures(found: dict[str, float]) -> dict[str, float]:
+def mean_figures(figures: dict[str, float]) -> dict[str, float]:
     """The mean of each figure over the data sets."""
-    kinds = {name: [v for k, v in found.items() if k.endswith(f"_{name}")] for name in ("cider", "distinct")}
+    kinds = {name: [v for k, v in figures.items() if k.endswith(f"_{name}")] for name in ("cider", "distinct")}
     return {name: sum(values) / len(values) for name, values in kinds.items()}
 
 
@@ -182,7 +182,7 @@ def sound_figures(sounds: SoundPairs, heard: list[str], every: int = 1) -> dict[
     right: dict[str, list[bool]] = {}
     for source, classes, text in zip(sounds.dev_source[::every], sounds.dev_heard[::every], heard, strict=True):
         right.setdefault(f"named_{source}", []).append(names_sound(classes[0], text))
-    return {name: sum(some) / len(some) for name, some in right.items()}
+    return {name: sum(hits) / len(hits) for name, hits in right.items()}
 
 
 @torch.no_grad()
@@ -206,12 +206,12 @@ def greedy(model: CaptionDecoder, tokenizer: CaptionTokenizer, kind: str, grids:
     for chunk in grids.to(model.null.device).split(125):
         condition = model.condition({kind: chunk.float()}, torch.arange(len(chunk), device=chunk.device))
         ids = torch.full((len(chunk), 1), tokenizer.start(kind), device=chunk.device)
-        past, found = None, []
+        past, columns = None, []
         for _ in range(MAX_TOKENS):
             logits, past = model(ids, condition, past)
             ids = logits[:, -1:].argmax(-1)
-            found.append(ids[:, 0])
-            if (torch.stack(found) == tokenizer.eos).any(0).all():
+            columns.append(ids[:, 0])
+            if (torch.stack(columns) == tokenizer.eos).any(0).all():
                 break
-        texts += [tokenizer.decode(row) for row in torch.stack(found, 1).tolist()]
+        texts += [tokenizer.decode(row) for row in torch.stack(columns, 1).tolist()]
     return texts

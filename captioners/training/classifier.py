@@ -58,20 +58,20 @@ def sentences(name: str, job: Job) -> Sentences:
         yes, no = some(pictures, EACH), some(sounds, EACH // 2) + some(audible[0::2] + silent[0::2], EACH // 2)
     else:
         yes, no = some(sounds, EACH) + audible[1::2], some(pictures, EACH) + silent[1::2]
-    found = [(text, 1.0) for text in yes] + [(text, 0.0) for text in no]
-    rng.shuffle(found)
-    return list(dict.fromkeys((clean(text), label) for text, label in found))
+    labelled = [(text, 1.0) for text in yes] + [(text, 0.0) for text in no]
+    rng.shuffle(labelled)
+    return list(dict.fromkeys((clean(text), label) for text, label in labelled))
 
 
-def captions(job: Job, which: int) -> tuple[list[str], list[str]]:
+def captions(job: Job, half: int) -> tuple[list[str], list[str]]:
     """Half 0 (the guides') or 1 (the judge's) of what is said of pictures, and of sounds, in the text corpora; no
     text is in both.
     """
-    found: dict[str, list[str]] = {"image": [], "audio": []}
+    by_kind: dict[str, list[str]] = {"image": [], "audio": []}
     for text in corpus.texts(job.data).values():
-        other = {clean(t) for t in text.half(1)} if which == 0 else set()
-        found[text.of] += [t for t in text.half(which) if clean(t) not in other]
-    return found["image"], found["audio"]
+        judges_half = {clean(t) for t in text.half(1)} if half == 0 else set()
+        by_kind[text.of] += [t for t in text.half(half) if clean(t) not in judges_half]
+    return by_kind["image"], by_kind["audio"]
 
 
 def captions_too(name: str, job: Job) -> Sentences:
@@ -104,9 +104,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
         rng = random.Random(job.seed * 1000 + epoch)
         order = rng.sample(learned, len(learned))
         for step in range(steps):
-            some = order[step * size : (step + 1) * size]
-            ids = [row[: rng.randint(2, len(row))] if len(row) > 2 and rng.random() < CUT else row for row, _ in some]
-            yield tokenizer.batch(ids), torch.tensor([label for _, label in some])
+            chosen = order[step * size : (step + 1) * size]
+            ids = [row[: rng.randint(2, len(row))] if len(row) > 2 and rng.random() < CUT else row for row, _ in chosen]
+            yield tokenizer.batch(ids), torch.tensor([label for _, label in chosen])
 
     def loss(model: nn.Module, batch) -> Tensor:
         device = next(model.parameters()).device
@@ -115,10 +115,10 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def evaluate(model: nn.Module) -> dict[str, float]:
         device = next(model.parameters()).device
         labels = torch.tensor([label for _, label in dev])
-        whole = model(tokenizer.batch([row for row, _ in dev]).to(device)).cpu()
+        complete = model(tokenizer.batch([row for row, _ in dev]).to(device)).cpu()
         halves = model(tokenizer.batch([row[: max(1, len(row) // 2)] for row, _ in dev]).to(device)).cpu()
         return {
-            "accuracy": accuracy(whole, labels),
+            "accuracy": accuracy(complete, labels),
             "half_accuracy": accuracy(halves, labels),
             **_real_captions(model, tokenizer, job),
         }
@@ -138,6 +138,6 @@ def _real_captions(model: nn.Module, tokenizer, job: Job) -> dict[str, float]:
     }
     device = next(model.parameters()).device
     return {
-        f"yes_to_{kind}": (model(tokenizer.batch(tokenizer.encode_all(some)).to(device)) > 0).float().mean().item()
-        for kind, some in texts.items()
+        f"yes_to_{kind}": (model(tokenizer.batch(tokenizer.encode_all(captions)).to(device)) > 0).float().mean().item()
+        for kind, captions in texts.items()
     }

@@ -55,12 +55,12 @@ class TextCorpus:
 
     @property
     def captions(self) -> list[str]:
-        """All of them."""
+        """All captions of all groups."""
         return [caption for group in self.groups for caption in group]
 
-    def half(self, which: int) -> list[str]:
+    def half(self, index: int) -> list[str]:
         """Half 0 or 1; captions of one picture or clip are never in both."""
-        return [caption for group in self.groups[which::2] for caption in group]
+        return [caption for group in self.groups[index::2] for caption in group]
 
 
 @lru_cache(maxsize=4)
@@ -72,13 +72,13 @@ def manifest(data: Path) -> dict[str, Any]:
 
 def pictures(data: Path, split: str | None = None, source: str | None = None) -> list[Picture]:
     """All picture sets (or one), in the order of their files."""
-    found = []
+    listed = []
     for entry in manifest(data)["pictures"]:
         folder = data / entry["name"]
         for line in (folder / "captions.jsonl").read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             if split in (None, row["split"]) and source in (None, entry["name"]):
-                found.append(
+                listed.append(
                     Picture(
                         folder / "images" / row["image"],
                         row["split"],
@@ -89,7 +89,7 @@ def pictures(data: Path, split: str | None = None, source: str | None = None) ->
                         entry.get("squeezed", False),
                     )
                 )
-    return found
+    return listed
 
 
 def picture_sets(data: Path) -> list[str]:
@@ -131,12 +131,12 @@ def lines(path: Path) -> list[str]:
 @lru_cache(maxsize=4)
 def texts(data: Path, split: str = "train") -> dict[str, TextCorpus]:
     """The text-only corpora by name."""
-    found = {}
+    by_name = {}
     for entry in manifest(data)["texts"]:
         names = entry["files"] if split == "train" else entry.get("dev", [])
         groups = tuple(group for name in names for group in _groups(lines(data / name), entry.get("layout", "")))
-        found[entry["name"]] = TextCorpus(entry["name"], entry["of"], groups)
-    return found
+        by_name[entry["name"]] = TextCorpus(entry["name"], entry["of"], groups)
+    return by_name
 
 
 def _groups(rows: list[str], layout: str) -> Iterator[tuple[str, ...]]:
@@ -144,8 +144,8 @@ def _groups(rows: list[str], layout: str) -> Iterator[tuple[str, ...]]:
         size = len(rows) // CAPTIONS_EACH
         yield from (tuple(rows[i::size]) for i in range(size))
     else:
-        each = CAPTIONS_EACH if layout == "runs" else 1
-        yield from (tuple(rows[i : i + each]) for i in range(0, len(rows), each))
+        group_size = CAPTIONS_EACH if layout == "runs" else 1
+        yield from (tuple(rows[i : i + group_size]) for i in range(0, len(rows), group_size))
 
 
 def captions_about(data: Path, of: Modality, split: str = "train") -> list[str]:
@@ -168,9 +168,11 @@ def everything(data: Path) -> list[str]:
 
 def counts(data: Path) -> dict[str, int]:
     """How much of everything there is, for the records of a training."""
-    found = {f"{name} pictures": sum(p.source == name for p in pictures(data, "train")) for name in picture_sets(data)}
-    found |= {f"{name} captions": len(corpus.captions) for name, corpus in texts(data).items()}
-    found |= {f"{entry['name']} clips": 0 for entry in manifest(data)["sounds"]}
+    amounts = {
+        f"{name} pictures": sum(p.source == name for p in pictures(data, "train")) for name in picture_sets(data)
+    }
+    amounts |= {f"{name} captions": len(corpus.captions) for name, corpus in texts(data).items()}
+    amounts |= {f"{entry['name']} clips": 0 for entry in manifest(data)["sounds"]}
     for clip in clips(data):
-        found[f"{clip.source} clips"] += not clip.held_out
-    return found
+        amounts[f"{clip.source} clips"] += not clip.held_out
+    return amounts

@@ -45,7 +45,7 @@ class Maps:
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(self)) if order is None else order:
             by_shape.setdefault(tuple(self.shapes[i]), []).append(i)
-        return [some[s : s + size] for some in by_shape.values() for s in range(0, len(some), size)]
+        return [indices[s : s + size] for indices in by_shape.values() for s in range(0, len(indices), size)]
 
     def read(self, pictures: Sequence[int]) -> Tensor:
         """(b, c, rows, columns) of pictures of one shape."""
@@ -60,7 +60,7 @@ def stem_maps(job: Job, backbone: str, size: int) -> dict[str, list[Maps]]:
     folder = job.cache / f"stem-maps-{backbone}-{size}"
     folder.mkdir(parents=True, exist_ok=True)
     encoder: ImageEncoder | None = None
-    found: dict[str, list[Maps]] = {}
+    by_split: dict[str, list[Maps]] = {}
     for split, views in VIEWS.items():
         for view in range(views):
             values, shapes = folder / f"{split}-{view}.bin", folder / f"{split}-{view}.npy"
@@ -70,8 +70,8 @@ def stem_maps(job: Job, backbone: str, size: int) -> dict[str, list[Maps]]:
                     load_imagenet(encoder.backbone, backbone)
                 with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "bf16"):
                     _write(encoder, corpus.pictures(job.data, split), view, values, shapes, job.quiet)
-            found.setdefault(split, []).append(Maps(np.memmap(values, np.float16, "r"), np.load(shapes)))
-    return found
+            by_split.setdefault(split, []).append(Maps(np.memmap(values, np.float16, "r"), np.load(shapes)))
+    return by_split
 
 
 @torch.no_grad()
@@ -84,23 +84,23 @@ def _write(
     quiet: bool,
 ) -> None:
     """Maps into `values`, their shapes, last of all, into `shapes`."""
-    seen = []
+    map_shapes = []
     bar = tqdm(total=len(pictures), desc=f"stem, view {view}", disable=quiet, mininterval=10)
     with ThreadPoolExecutor(2) as pool, values.open("wb") as file, bar:
         for start in range(0, len(pictures), WINDOW):
-            some = range(start, min(start + WINDOW, len(pictures)))
-            pixels = list(pool.map(lambda i: view_pixels(pictures[i], view, i, encoder.size), some))
-            made: dict[int, Tensor] = {}
+            window = range(start, min(start + WINDOW, len(pictures)))
+            pixels = list(pool.map(lambda i: view_pixels(pictures[i], view, i, encoder.size), window))
+            stems: dict[int, Tensor] = {}
             for shape in dict.fromkeys(p.shape for p in pixels):
                 alike = [i for i, p in enumerate(pixels) if p.shape == shape]
                 for at in range(0, len(alike), BATCH):
                     rows = alike[at : at + BATCH]
-                    made |= zip(rows, encoder.stem(torch.stack([pixels[i] for i in rows])).half(), strict=True)
+                    stems |= zip(rows, encoder.stem(torch.stack([pixels[i] for i in rows])).half(), strict=True)
             for i in range(len(pixels)):
-                file.write(made[i].contiguous().numpy().tobytes())
-                seen.append(made[i].shape)
+                file.write(stems[i].contiguous().numpy().tobytes())
+                map_shapes.append(stems[i].shape)
             bar.update(len(pixels))
-    np.save(shapes, np.array(seen))
+    np.save(shapes, np.array(map_shapes))
 
 
 def view_pixels(picture: corpus.Picture, view: int, seed: int, size: int) -> Tensor:
@@ -133,7 +133,7 @@ def image_features(job: Job, part: str = "image-encoder", views: int = VIEWS["tr
     folder = job.cache / f"image-features-{file_hash(weights)}"
     folder.mkdir(parents=True, exist_ok=True)
     config, encoder = read_config(weights), None
-    found = {}
+    by_split = {}
     for split, most in VIEWS.items():
         grids = []
         for view in range(min(views, most)):
@@ -145,17 +145,17 @@ def image_features(job: Job, part: str = "image-encoder", views: int = VIEWS["tr
                     np.save(file, torch.cat([*upper_grids(encoder, maps, job.quiet)]).numpy())
                 path.with_suffix(".partial").rename(path)
             grids.append(torch.from_numpy(np.load(path)))
-        found[split] = torch.stack(grids)
-    return found
+        by_split[split] = torch.stack(grids)
+    return by_split
 
 
 @torch.no_grad()
 def upper_grids(encoder: ImageEncoder, maps: Maps, quiet: bool = False) -> Iterator[Tensor]:
     """The grids (1, cells, c) fp16 of a view, in its order, through the encoder's upper stages and projection."""
-    made: dict[int, Tensor] = {}
-    for some in tqdm(maps.batches(32), desc="features", disable=quiet, mininterval=10):
-        made |= zip(some, encoder.features(encoder.upper(maps.read(some))).grid.half(), strict=True)
-    yield from (made[i][None] for i in range(len(maps)))
+    grids: dict[int, Tensor] = {}
+    for indices in tqdm(maps.batches(32), desc="features", disable=quiet, mininterval=10):
+        grids |= zip(indices, encoder.features(encoder.upper(maps.read(indices))).grid.half(), strict=True)
+    yield from (grids[i][None] for i in range(len(maps)))
 
 
 def random_views(features: Tensor, pictures: list[int], rng: random.Random) -> Tensor:

@@ -110,7 +110,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
     vocabulary = frequent_words(pictures["train"], recipe.words)
     objects = sorted({o for p in pictures["train"] for o in p.objects}) if recipe.objects else []
-    labels = {split: label_matrix(some, vocabulary, objects) for split, some in pictures.items()}
+    labels = {split: label_matrix(of_split, vocabulary, objects) for split, of_split in pictures.items()}
     maps = stem_maps(job, config.backbone, config.size)
     model = TaughtEncoder(config, len(vocabulary) + len(objects), recipe.sharpness)
     steps = len(pictures["train"]) // recipe.batch
@@ -120,43 +120,45 @@ def train(name: str, job: Job) -> dict[str, Any]:
         drawn: list[list[int]] = [[] for _ in maps["train"]]  # each picture is seen in one view
         for picture in rng.sample(range(len(pictures["train"])), len(pictures["train"])):
             rng.choice(drawn).append(picture)
-        found = [
-            (view, some)
+        view_batches = [
+            (view, indices)
             for view, order in enumerate(drawn)
-            for some in maps["train"][view].batches(recipe.batch, order)
+            for indices in maps["train"][view].batches(recipe.batch, order)
         ]
-        rng.shuffle(found)
-        return iter(found)
+        rng.shuffle(view_batches)
+        return iter(view_batches)
 
     def loss(model: TaughtEncoder, batch: tuple[int, list[int]]) -> Tensor:
-        view, some = batch
+        view, indices = batch
         device = model.known_bias.device
-        x = maps["train"][view].read(some).to(device)
+        x = maps["train"][view].read(indices).to(device)
         x = x.flip(-1) if torch.rand(()) < 0.5 else x  # nearly what the mirror image's maps would be
         logits, now = model(x.contiguous(memory_format=torch.channels_last))
-        target = labels["train"][some].to(device)
-        told = F.binary_cross_entropy_with_logits(logits, target.clamp(min=0), reduction="none") * (target >= 0)
-        told = told.sum(1).mean() / 10
+        target = labels["train"][indices].to(device)
+        label_loss = F.binary_cross_entropy_with_logits(logits, target.clamp(min=0), reduction="none") * (target >= 0)
+        label_loss = label_loss.sum(1).mean() / 10
         if not recipe.leash:
-            return told
-        return told + recipe.leash * F.kl_div(
-            now, known[view][some].float().to(device), log_target=True, reduction="batchmean"
+            return label_loss
+        return label_loss + recipe.leash * F.kl_div(
+            now, known[view][indices].float().to(device), log_target=True, reduction="batchmean"
         )
 
     def evaluate(model: TaughtEncoder) -> dict[str, float]:
         logits = torch.cat([*_in_order(maps["dev"][0], job.precision, lambda x: model(x)[0])])
         words, boxed = logits[:, : len(vocabulary)], logits[:, len(vocabulary) :]
         with_objects = [i for i, p in enumerate(pictures["dev"]) if p.objects]
-        found = {"word_precision": mean_average_precision(words, labels["dev"][:, : len(vocabulary)])}
+        figures = {"word_precision": mean_average_precision(words, labels["dev"][:, : len(vocabulary)])}
         if objects:
-            told = labels["dev"][with_objects, len(vocabulary) :]
-            found["object_precision"] = mean_average_precision(boxed[with_objects], told)
-        return found
+            truth = labels["dev"][with_objects, len(vocabulary) :]
+            figures["object_precision"] = mean_average_precision(boxed[with_objects], truth)
+        return figures
 
     fitted: dict[str, Any] = {}
     if recipe.epochs > 0:
         known = {
-            view: known_classes(model, some, job.precision) for view, some in enumerate(maps["train"]) if recipe.leash
+            view: known_classes(model, view_maps, job.precision)
+            for view, view_maps in enumerate(maps["train"])
+            if recipe.leash
         }
         slower = (model.encoder, recipe.network)
         model, fitted = fit(job, name, model, batches, steps, loss, evaluate, recipe, "word_precision", slower=slower)
@@ -171,8 +173,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
 def frequent_words(pictures: list[corpus.Picture], count: int) -> list[str]:
     """The words that most pictures' captions have, without the commonest of the language."""
-    seen = Counter(word for p in pictures for word in caption_words(p))
-    return [word for word, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))[:count]]
+    counts = Counter(word for p in pictures for word in caption_words(p))
+    return [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:count]]
 
 
 def caption_words(picture: corpus.Picture) -> set[str]:
@@ -186,15 +188,15 @@ def label_matrix(pictures: list[corpus.Picture], vocabulary: list[str], objects:
     objects are not known.
     """
     column = {word: i for i, word in enumerate(vocabulary)}
-    thing = {name: len(vocabulary) + i for i, name in enumerate(objects)}
-    found = torch.zeros(len(pictures), len(vocabulary) + len(objects))
+    object_column = {name: len(vocabulary) + i for i, name in enumerate(objects)}
+    labels = torch.zeros(len(pictures), len(vocabulary) + len(objects))
     for row, picture in enumerate(pictures):
-        found[row, [column[w] for w in caption_words(picture) if w in column]] = 1
+        labels[row, [column[w] for w in caption_words(picture) if w in column]] = 1
         if picture.objects:
-            found[row, [thing[o] for o in picture.objects if o in thing]] = 1
+            labels[row, [object_column[o] for o in picture.objects if o in object_column]] = 1
         else:
-            found[row, len(vocabulary) :] = -1
-    return found
+            labels[row, len(vocabulary) :] = -1
+    return labels
 
 
 def known_classes(model: TaughtEncoder, maps: Maps, precision: str) -> Tensor:
@@ -205,12 +207,12 @@ def known_classes(model: TaughtEncoder, maps: Maps, precision: str) -> Tensor:
 @torch.no_grad()
 def _in_order(maps: Maps, precision: str, ask: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
     """`ask` of every picture's maps, (1, …) each, in the order of the pictures."""
-    made: dict[int, Tensor] = {}
-    for some in maps.batches(32):
+    answers_by_picture: dict[int, Tensor] = {}
+    for indices in maps.batches(32):
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            answers = ask(maps.read(some).contiguous(memory_format=torch.channels_last))
-        made |= zip(some, answers.float(), strict=True)
-    yield from (made[i][None] for i in range(len(maps)))
+            answers = ask(maps.read(indices).contiguous(memory_format=torch.channels_last))
+        answers_by_picture |= zip(indices, answers.float(), strict=True)
+    yield from (answers_by_picture[i][None] for i in range(len(maps)))
 
 
 # ------------------------------------------------------------------------------------------------- projection and
@@ -223,8 +225,8 @@ def principal_components(encoder: ImageEncoder, maps: Maps) -> dict[str, float]:
     and the number of directions that the cells spread over, counted as if all were used alike.
     """
     cells = []
-    for some in maps.batches(32, range(0, len(maps), max(1, len(maps) // PCA_PICTURES))):
-        pooled = F.adaptive_avg_pool2d(encoder.upper(maps.read(some)), encoder.grid_shape)
+    for indices in maps.batches(32, range(0, len(maps), max(1, len(maps) // PCA_PICTURES))):
+        pooled = F.adaptive_avg_pool2d(encoder.upper(maps.read(indices)), encoder.grid_shape)
         cells.append(pooled.flatten(2).transpose(1, 2).flatten(0, 1))
     return fit_components(encoder.project, torch.cat(cells))
 
@@ -255,15 +257,15 @@ def probe(
     x, y = (torch.cat([*_in_order(maps[split][0], precision, pooled)]) for split in ("train", "dev"))
     centre, scale = x.mean(0), x.std(0).clamp(min=1e-6)
     x, y = (x - centre) / scale, (y - centre) / scale
-    told = labels["train"][:, :words]
-    weights = torch.linalg.solve(x.T @ x + 0.1 * len(x) * torch.eye(x.shape[1]), x.T @ (told - told.mean(0)))
+    truth = labels["train"][:, :words]
+    weights = torch.linalg.solve(x.T @ x + 0.1 * len(x) * torch.eye(x.shape[1]), x.T @ (truth - truth.mean(0)))
     return mean_average_precision(y @ weights, labels["dev"][:, :words])
 
 
 def mean_average_precision(scores: Tensor, truth: Tensor) -> float:
     """Over the labels (columns) that occur: how far up its own pictures stand when all are sorted by score."""
-    there = truth.sum(0) > 0
-    scores, truth = scores[:, there], truth[:, there]
+    occurs = truth.sum(0) > 0
+    scores, truth = scores[:, occurs], truth[:, occurs]
     hits = truth.gather(0, scores.argsort(0, descending=True))
     precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)[:, None]
     return ((precision * hits).sum(0) / hits.sum(0)).mean().item()

@@ -35,10 +35,10 @@ GUIDE = Recipe(epochs=2, batch=16, lr=2e-3)
 JUDGE = Recipe(epochs=2, batch=64, lr=3e-3)
 
 
-def captions_of(job: Job, which: int) -> dict[str, list[str]]:
+def captions_of(job: Job, half: int) -> dict[str, list[str]]:
     """{domain: captions} of one half of everything that has text."""
-    pictures = [c for p in corpus.pictures(job.data, "train")[which::2] for c in p.captions]
-    return {"picture": pictures, **{name: text.half(which) for name, text in corpus.texts(job.data).items()}}
+    pictures = [c for p in corpus.pictures(job.data, "train")[half::2] for c in p.captions]
+    return {"picture": pictures, **{name: text.half(half) for name, text in corpus.texts(job.data).items()}}
 
 
 def dev_captions(job: Job) -> dict[str, list[str]]:
@@ -61,16 +61,16 @@ def train(name: str, job: Job) -> dict[str, Any]:
 def packs(tokenizer: CaptionTokenizer, rows: dict[str, list[list[int]]], rng: random.Random) -> list[list[int]]:
     """Captions in random order, one after the other, cut into sequences of PACK + 1 tokens."""
     streams: dict[str, list[int]] = {}
-    order = [(domain, i) for domain, some in rows.items() for i in range(len(some))]
+    order = [(domain, i) for domain, of_domain in rows.items() for i in range(len(of_domain))]
     rng.shuffle(order)
     for domain, i in order:
         neutral = rng.random() < NEUTRAL
         start = tokenizer.bos if neutral else tokenizer.tags[domain]
         streams.setdefault("neutral" if neutral else domain, []).extend([start, *rows[domain][i], tokenizer.eos])
     size = PACK + 1
-    found = [stream[i : i + size] for stream in streams.values() for i in range(0, len(stream) - size, PACK)]
-    rng.shuffle(found)
-    return found
+    sequences = [stream[i : i + size] for stream in streams.values() for i in range(0, len(stream) - size, PACK)]
+    rng.shuffle(sequences)
+    return sequences
 
 
 def _train_guide(name: str, job: Job) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def _train_guide(name: str, job: Job) -> dict[str, Any]:
     rows = {d: tokenizer.encode_all(texts) for d, texts in captions_of(job, 0).items()}
     recipe, config = job.configured(GUIDE, CausalLMConfig(vocab=len(tokenizer)))
     size = recipe.batch
-    steps = sum(len(r) + 2 for some in rows.values() for r in some) // PACK // size - 8
+    steps = sum(len(r) + 2 for of_domain in rows.values() for r in of_domain) // PACK // size - 8
 
     def batches(epoch: int) -> Iterator[Tensor]:
-        found = packs(tokenizer, rows, random.Random(job.seed * 1000 + epoch))
+        sequences = packs(tokenizer, rows, random.Random(job.seed * 1000 + epoch))
         for step in range(steps):
-            yield torch.tensor(found[step * size : (step + 1) * size])
+            yield torch.tensor(sequences[step * size : (step + 1) * size])
 
     def loss(model: nn.Module, ids: Tensor) -> Tensor:
         ids = ids.to(model.positions.device)
@@ -118,8 +118,8 @@ def _train_judge(name: str, job: Job) -> dict[str, Any]:
     size = recipe.batch
 
     def batches(epoch: int) -> Iterator[Tensor]:
-        for some in bucketed(rows, size, random.Random(job.seed * 1000 + epoch)):
-            yield tokenizer.batch(some)
+        for batch in bucketed(rows, size, random.Random(job.seed * 1000 + epoch)):
+            yield tokenizer.batch(batch)
 
     def loss(model: nn.Module, ids: Tensor) -> Tensor:
         ids = ids.to(model.bias.device)
@@ -157,9 +157,9 @@ def _fit(
             kind: [nats[k] for k in nats if (k in corpus.picture_sets(job.data)) == (kind == "pictures")]
             for kind in ("pictures", "sounds")
         }
-        found = {f"perplexity_{kind}": math.exp(sum(some) / len(some)) for kind, some in of.items()}
-        found["perplexity"] = (found["perplexity_pictures"] * found["perplexity_sounds"]) ** 0.5
-        return found | {f"perplexity_{kind}": math.exp(value) for kind, value in nats.items()}
+        figures = {f"perplexity_{kind}": math.exp(sum(values) / len(values)) for kind, values in of.items()}
+        figures["perplexity"] = (figures["perplexity_pictures"] * figures["perplexity_sounds"]) ** 0.5
+        return figures | {f"perplexity_{kind}": math.exp(value) for kind, value in nats.items()}
 
     def save(model: nn.Module) -> None:
         save_part(job.out, name, model, config)

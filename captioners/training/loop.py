@@ -57,8 +57,8 @@ def fit(
     average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(recipe.ema), use_buffers=True).to(accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
 
-    which = "-".join([name, f"seed{job.seed}", f"{recipe.epochs:g}", *map("=".join, job.settings)])
-    checkpoint = job.cache / "checkpoints" / f"{which}.pt"
+    run_name = "-".join([name, f"seed{job.seed}", f"{recipe.epochs:g}", *map("=".join, job.settings)])
+    checkpoint = job.cache / "checkpoints" / f"{run_name}.pt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     history: list[dict[str, float]] = []
     best: dict[str, Any] = {"value": -math.inf, "state": None}
@@ -103,9 +103,9 @@ def fit(
         began = written = time.perf_counter()
         model.train()
         shares = accelerator.num_processes  # as many batches for every process: they wait for each other
-        mine = islice(batches(epoch), accelerator.process_index, shares * steps_per_epoch, shares)
+        own_batches = islice(batches(epoch), accelerator.process_index, shares * steps_per_epoch, shares)
         bar = tqdm(
-            mine,
+            own_batches,
             total=steps_per_epoch,
             desc=f"{name} {epoch + 1}/{epochs}",
             disable=job.quiet or not first,
@@ -211,5 +211,5 @@ def _warmup_cosine(step: int, total: int) -> float:
     warmup = max(1, round(0.04 * total))
     if step < warmup:
         return (step + 1) / warmup
-    done = (step - warmup) / max(1, total - warmup)
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    progress = (step - warmup) / max(1, total - warmup)
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

@@ -108,8 +108,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def examples(rng: random.Random) -> Iterator[Example]:
         tag = tokenizer.start("image")
-        for i, some in enumerate(rows):
-            for row in rng.sample(some, recipe.per_picture):
+        for i, picture_rows in enumerate(rows):
+            for row in rng.sample(picture_rows, recipe.per_picture):
                 yield Example("image", tag, row, shown["train"][rng.randrange(len(shown["train"])), i])
         for i in rng.choices(range(len(heard)), k=recipe.sounds):
             yield Example("audio", tokenizer.start("audio"), tokenizer.encode(sounds.caption(i, rng)), heard[i])
@@ -122,20 +122,20 @@ def train(name: str, job: Job) -> dict[str, Any]:
         for example in examples(rng):
             if example.ids:
                 by_kind.setdefault(example.kind, []).append((example.ids, example))
-        for _, some in bucketed(by_kind, recipe.batch, rng):
-            yield noisy_batch(model, [example for _, example in some], rng, recipe)
+        for _, batch in bucketed(by_kind, recipe.batch, rng):
+            yield noisy_batch(model, [example for _, example in batch], rng, recipe)
 
     def loss(model: MaskDenoiser, batch: Batch) -> Tensor:
         return denoising_loss(model, batch, recipe)
 
     def evaluate(model: MaskDenoiser) -> dict[str, float]:
-        found = {}
+        figures = {}
         for source in corpus.picture_sets(job.data):
-            some = [i for i, p in enumerate(pictures["dev"]) if p.source == source][:FOLLOWED]
-            said = drafts(model, tokenizer, "image", shown["dev"][0][some])
-            found |= caption_figures(source, said, [pictures["dev"][i] for i in some])
-        said = drafts(model, tokenizer, "audio", heard_dev[::CHECKED_SOUNDS])
-        return mean_figures(found) | found | sound_figures(sounds, said, CHECKED_SOUNDS)
+            indices = [i for i, p in enumerate(pictures["dev"]) if p.source == source][:FOLLOWED]
+            captions = drafts(model, tokenizer, "image", shown["dev"][0][indices])
+            figures |= caption_figures(source, captions, [pictures["dev"][i] for i in indices])
+        captions = drafts(model, tokenizer, "audio", heard_dev[::CHECKED_SOUNDS])
+        return mean_figures(figures) | figures | sound_figures(sounds, captions, CHECKED_SOUNDS)
 
     def save(model: MaskDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
@@ -154,12 +154,12 @@ def code_embeddings(vq: dict[str, VQAutoencoder], decoder: CaptionDecoder) -> di
     """{kind: (codes, dim)}: what the decoder makes of each code's features, as they come back where every cell has
     that code.
     """
-    found = {}
+    by_kind = {}
     for kind, net in vq.items():
         cells = getattr(decoder.config, f"{kind}_cells")
         codes = torch.arange(net.config.codes)[:, None].expand(-1, cells)
-        found[kind] = torch.cat([decoder.enter[kind](net.decode(some)).mean(1) for some in codes.split(128)])
-    return found
+        by_kind[kind] = torch.cat([decoder.enter[kind](net.decode(chunk)).mean(1) for chunk in codes.split(128)])
+    return by_kind
 
 
 def denoising_loss(model: MaskDenoiser, batch: Batch, recipe: DenoiserRecipe = RECIPE) -> Tensor:
@@ -168,16 +168,16 @@ def denoising_loss(model: MaskDenoiser, batch: Batch, recipe: DenoiserRecipe = R
     start, x0, lengths, t = (x.to(device) for x in (batch.start, batch.x0, batch.lengths, batch.t))
     condition = model.condition({batch.kind: batch.codes.to(device)}, torch.arange(len(x0), device=device))
     x_t = model.diffusion.q_sample(x0, t)
-    there = torch.arange(x0.shape[1], device=device) < lengths[:, None]
+    present = torch.arange(x0.shape[1], device=device) < lengths[:, None]
     noisy = x_t != x0
-    some = there & (noisy | (torch.rand(x0.shape, device=device) < recipe.kept))
-    log_x0 = model.words(model.vectors(start, x_t, t, condition, lengths)[some]).log_softmax(-1)  # (m, vocab)
-    weights = torch.where(noisy, 1.0, 1 / recipe.kept)[some] / there.sum()
-    auxiliary = -(weights * log_x0.gather(-1, x0[some][:, None])[:, 0]).sum()
-    few = slice(0, round(recipe.bounded * len(log_x0)))  # the first rows: as random as any
-    at = [x[some][few, None] for x in (x0, x_t)]
-    bound = model.diffusion.bound(log_x0[few, None], *at, t[:, None].expand_as(x0)[some][few])[:, 0]
-    bound = (weights[few] * bound).sum() / recipe.bounded
+    scored = present & (noisy | (torch.rand(x0.shape, device=device) < recipe.kept))
+    log_x0 = model.words(model.vectors(start, x_t, t, condition, lengths)[scored]).log_softmax(-1)  # (m, vocab)
+    weights = torch.where(noisy, 1.0, 1 / recipe.kept)[scored] / present.sum()
+    auxiliary = -(weights * log_x0.gather(-1, x0[scored][:, None])[:, 0]).sum()
+    bounded = slice(0, round(recipe.bounded * len(log_x0)))  # the first rows: as random as any
+    at = [x[scored][bounded, None] for x in (x0, x_t)]
+    bound = model.diffusion.bound(log_x0[bounded, None], *at, t[:, None].expand_as(x0)[scored][bounded])[:, 0]
+    bound = (weights[bounded] * bound).sum() / recipe.bounded
     length = F.cross_entropy(model.length_logits(start, condition), lengths - 1)
     return recipe.auxiliary * auxiliary + recipe.variational * model.config.steps * bound + recipe.length * length
 
@@ -185,22 +185,24 @@ def denoising_loss(model: MaskDenoiser, batch: Batch, recipe: DenoiserRecipe = R
 # -------------------------------------------------------------------------------------------------------- batches
 
 
-def noisy_batch(model: MaskDenoiser, some: list[Example], rng: random.Random, recipe: DenoiserRecipe = RECIPE) -> Batch:
+def noisy_batch(
+    model: MaskDenoiser, examples: list[Example], rng: random.Random, recipe: DenoiserRecipe = RECIPE
+) -> Batch:
     """Captions of one modality at times of their own, with conditions masked by the recipe."""
-    kind, longest, source = some[0].kind, model.config.longest, torch.Generator().manual_seed(rng.getrandbits(32))
-    lengths = torch.tensor([min(len(e.ids), longest) for e in some])
-    x0 = torch.zeros(len(some), int(lengths.max()), dtype=torch.long)
-    for row, e in enumerate(some):
+    kind, longest, source = examples[0].kind, model.config.longest, torch.Generator().manual_seed(rng.getrandbits(32))
+    lengths = torch.tensor([min(len(e.ids), longest) for e in examples])
+    x0 = torch.zeros(len(examples), int(lengths.max()), dtype=torch.long)
+    for row, e in enumerate(examples):
         x0[row, : lengths[row]] = torch.tensor(e.ids[:longest])
     cells = len(model.cells[kind])
-    codes = torch.stack([torch.zeros(cells, dtype=torch.long) if e.codes is None else e.codes for e in some])
-    rates = [1.0 if e.codes is None else masking_rate(recipe, rng) for e in some]
+    codes = torch.stack([torch.zeros(cells, dtype=torch.long) if e.codes is None else e.codes for e in examples])
+    rates = [1.0 if e.codes is None else masking_rate(recipe, rng) for e in examples]
     hidden = torch.rand(codes.shape, generator=source) < torch.tensor(rates)[:, None]
     # times are spread evenly over a batch: less variance than independent ones
-    t = ((torch.arange(len(some)) + rng.random()) / len(some) * model.config.steps).long()[
-        torch.randperm(len(some), generator=source)
+    t = ((torch.arange(len(examples)) + rng.random()) / len(examples) * model.config.steps).long()[
+        torch.randperm(len(examples), generator=source)
     ] + 1
-    return Batch(kind, torch.tensor([e.start for e in some]), x0, lengths, t, model.masked(kind, codes, hidden))
+    return Batch(kind, torch.tensor([e.start for e in examples]), x0, lengths, t, model.masked(kind, codes, hidden))
 
 
 def masking_rate(recipe: DenoiserRecipe, rng: random.Random) -> float:
@@ -221,16 +223,16 @@ def drafts(model: MaskDenoiser, tokenizer: CaptionTokenizer, kind: str, codes: T
         start = torch.full((len(chunk),), tokenizer.start(kind), device=chunk.device)
         lengths = model.length_logits(start, condition).argmax(-1) + 1
         x = torch.full((len(chunk), int(lengths.max())), model.mask, device=chunk.device)
-        there = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        present = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         for k in range(CHECK_STEPS, 0, -1):
             t = torch.full_like(start, round(k * model.config.steps / CHECK_STEPS))
             logits = model(start, x, t, condition, lengths)
             logits[..., specials] = -torch.inf
             sure, words = logits.softmax(-1).max(-1)
             hidden = x == model.mask
-            sure = torch.where(hidden & there, sure, -1.0)
-            left = (lengths * (k - 1) / CHECK_STEPS).floor().long()
+            sure = torch.where(hidden & present, sure, -1.0)
+            still_hidden = (lengths * (k - 1) / CHECK_STEPS).floor().long()
             rank = sure.argsort(1, descending=True).argsort(1)
-            x = torch.where(hidden & there & (rank < ((hidden & there).sum(1) - left)[:, None]), words, x)
+            x = torch.where(hidden & present & (rank < ((hidden & present).sum(1) - still_hidden)[:, None]), words, x)
         texts += [tokenizer.decode(row[:n]) for row, n in zip(x.tolist(), lengths.tolist(), strict=True)]
     return texts

@@ -101,7 +101,7 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
     model = MatcherNet(config)
     features = image_features(job, ENCODERS[role], recipe.views)
     pictures = {split: corpus.pictures(job.data, split) for split in ("train", "dev")}
-    captions = {split: [tokenizer.encode_all(p.captions) for p in some] for split, some in pictures.items()}
+    captions = {split: [tokenizer.encode_all(p.captions) for p in of_split] for split, of_split in pictures.items()}
     groups = [g for text in corpus.texts(job.data).values() if text.of == "image" for g in text.groups if len(g) > 1]
     count = len(captions["train"])
     steps = max(1, count // recipe.batch)
@@ -112,20 +112,20 @@ def _train_image(name: str, role: str, job: Job) -> dict[str, Any]:
         for step in range(steps):
             chosen = order[step * recipe.batch : (step + 1) * recipe.batch]
             picked = [rng.sample(captions["train"][i], recipe.captions) for i in chosen]
-            rows = [cut(some[k], recipe.beginnings, rng) for k in range(recipe.captions) for some in picked]
-            others = [rng.sample(group, 2) for group in rng.sample(groups, min(recipe.groups, len(groups)))]
-            told = tokenizer.encode_all([pair[k] for k in range(2) for pair in others])
-            yield random_views(features["train"], chosen, rng), rows, told
+            rows = [cut(sampled[k], recipe.beginnings, rng) for k in range(recipe.captions) for sampled in picked]
+            paraphrased = [rng.sample(group, 2) for group in rng.sample(groups, min(recipe.groups, len(groups)))]
+            paraphrases = tokenizer.encode_all([pair[k] for k in range(2) for pair in paraphrased])
+            yield random_views(features["train"], chosen, rng), rows, paraphrases
 
     def loss(model: MatcherNet, batch: tuple[Tensor, list[list[int]], list[list[int]]]) -> Tensor:
-        grids, rows, told = batch
+        grids, rows, paraphrase_rows = batch
         media = model.media(grids.to(model.log_scale.device))
-        text, alone = embed_rows(model.text, tokenizer, rows + told).split([len(rows), len(told)])
-        same = torch.eye(len(media), device=text.device).repeat(recipe.captions, 1)
+        text, alone = embed_rows(model.text, tokenizer, rows + paraphrase_rows).split([len(rows), len(paraphrase_rows)])
+        matches = torch.eye(len(media), device=text.device).repeat(recipe.captions, 1)
         first, second = text[: len(media)], text[len(media) : 2 * len(media)]
         a, b = alone.chunk(2)
         paraphrases = contrastive_loss(torch.cat([first, a]), torch.cat([second, b]), model.scale)
-        return contrastive_loss(text, media, model.scale, same) + recipe.paraphrases * paraphrases
+        return contrastive_loss(text, media, model.scale, matches) + recipe.paraphrases * paraphrases
 
     def evaluate(model: MatcherNet) -> dict[str, float]:
         return measure(
@@ -146,20 +146,20 @@ def measure(
     """
     device = model.log_scale.device
     media = torch.cat([model.media(chunk.to(device)) for chunk in grids.split(100)])
-    found: dict[str, float] = {}
+    recalls: dict[str, float] = {}
     own, others = [], []
     for name in dict.fromkeys(source):
         rows = [i for i, s in enumerate(source) if s == name]
         owner = [k for k, i in enumerate(rows) for _ in captions[i]]
         similarity = embed_rows(model.text, tokenizer, [row for i in rows for row in captions[i]]) @ media[rows].T
-        found |= {f"{name}_recall@{k}": recall_at(similarity, owner, k) for k in (1, 5, 10)}
+        recalls |= {f"{name}_recall@{k}": recall_at(similarity, owner, k) for k in (1, 5, 10)}
         scores = 2.5 * similarity.clamp(min=0)
         human = scores[torch.arange(len(owner)), torch.tensor(owner)]
         own.append(human.mean().item())
         others.append(((scores.sum() - human.sum()) / (scores.numel() - len(human))).item())
     names = list(dict.fromkeys(source))
-    mean = {f"recall@{k}": sum(found[f"{name}_recall@{k}"] for name in names) / len(names) for k in (1, 5, 10)}
-    return mean | found | {"human": sum(own) / len(own), "random": sum(others) / len(others)}
+    mean = {f"recall@{k}": sum(recalls[f"{name}_recall@{k}"] for name in names) / len(names) for k in (1, 5, 10)}
+    return mean | recalls | {"human": sum(own) / len(own), "random": sum(others) / len(others)}
 
 
 def save_matcher(job: Job, name: str, model: MatcherNet, config: MatcherConfig, measured: dict[str, float]) -> None:
@@ -205,11 +205,11 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
     def loss(model: MatcherNet, batch: tuple[Tensor, list[list[int]], Tensor]) -> Tensor:
         grids, rows, labels = batch
         device = model.log_scale.device
-        both = labels @ labels.T
-        union = labels.sum(1)[:, None] + labels.sum(1) - both
+        shared = labels @ labels.T
+        union = labels.sum(1)[:, None] + labels.sum(1) - shared
         text = embed_rows(model.text, tokenizer, rows)
         own, strangers = text.split([len(grids), len(text) - len(grids)])
-        return contrastive_loss(own, model.media(grids.to(device)), model.scale, (both / union).to(device), strangers)
+        return contrastive_loss(own, model.media(grids.to(device)), model.scale, (shared / union).to(device), strangers)
 
     def evaluate(model: MatcherNet) -> dict[str, float]:
         return measure_sounds(model, tokenizer, sounds)
@@ -229,5 +229,5 @@ def measure_sounds(model: MatcherNet, tokenizer: CaptionTokenizer, sounds: Sound
     similarity, truth = (media @ prompts.T).cpu(), [names[0] for names in sounds.dev_heard]
     scores = 2.5 * similarity.clamp(min=0)
     right = torch.tensor([[name == t for name in CLASSES] for t in truth])
-    found = told_apart(similarity, CLASSES, truth, sounds.dev_source)
-    return found | {"human": scores[right].mean().item(), "random": scores[~right].mean().item()}
+    figures = told_apart(similarity, CLASSES, truth, sounds.dev_source)
+    return figures | {"human": scores[right].mean().item(), "random": scores[~right].mean().item()}

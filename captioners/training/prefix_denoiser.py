@@ -87,8 +87,8 @@ def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
         model.leave.weight.copy_(basis * length)
         model.positions.copy_(decoder.positions[1 : 1 + model.config.canvas])
     model.norm.load_state_dict(decoder.norm.state_dict())
-    for mine, theirs in zip(model.blocks, decoder.blocks, strict=True):
-        mine.load_state_dict({k: v for k, v in theirs.state_dict().items() if not k.startswith("cross")})
+    for own_block, decoder_block in zip(model.blocks, decoder.blocks, strict=True):
+        own_block.load_state_dict({k: v for k, v in decoder_block.state_dict().items() if not k.startswith("cross")})
 
 
 def pooled_vectors(grids: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Material:
 
 
 def load_material(job: Job, tokenizer: CaptionTokenizer) -> Material:
-    """Encoded and tokenized once."""
+    """Everything to learn from, encoded and tokenized once."""
     sounds = sound_pairs(job)
     return Material(
         written=[_short(tokenizer.encode_all(p.captions)) for p in corpus.pictures(job.data, "train")],
@@ -141,8 +141,8 @@ def examples(
     ]
     chosen = rng.choices(range(len(material.heard)), k=recipe.sounds)
     heard = [(tokenizer.encode(material.sounds.caption(i, rng))[:LONGEST], sound, i) for i in chosen]
-    told = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=recipe.texts)]
-    return bucketed({"image": shown, "audio": heard, "text": told}, recipe.batch, rng)
+    text_only = [(rng.choice(material.texts[d]), d, 0) for d in rng.choices([*material.texts], k=recipe.texts)]
+    return bucketed({"image": shown, "audio": heard, "text": text_only}, recipe.batch, rng)
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
@@ -160,20 +160,20 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def batches(epoch: int) -> Iterator[Examples]:
         rng = random.Random(job.seed * 1000 + epoch)
-        for kind, some in examples(material, tokenizer, recipe, rng):
-            rows = [row[: config.canvas - 2] for row, _, _ in some]
+        for kind, batch in examples(material, tokenizer, recipe, rng):
+            rows = [row[: config.canvas - 2] for row, _, _ in batch]
             size = min(config.canvas, max(map(len, rows)) + 1 + rng.randrange(SLACK + 1))
             ids = torch.tensor([row + [tokenizer.eos] * (size - len(row)) for row in rows])
-            where = torch.tensor([i for _, _, i in some])
-            view = torch.tensor([rng.randrange(len(material.pictures)) for _ in some])
+            where = torch.tensor([i for _, _, i in batch])
+            view = torch.tensor([rng.randrange(len(material.pictures)) for _ in batch])
             pooled = {"image": lambda v, w: material.pictures[v, w], "audio": lambda v, w: material.heard[w]}.get(kind)
             yield Examples(
                 kind,
                 ids,
-                torch.tensor([tokenizer.tags[domain] for _, domain, _ in some]),
+                torch.tensor([tokenizer.tags[domain] for _, domain, _ in batch]),
                 jittered(pooled(view, where), recipe.jitter) if pooled else None,
-                torch.tensor([rng.random() >= recipe.removed for _ in some]),
-                torch.tensor([0 if rng.random() < recipe.uncounted else 1 for _ in some])
+                torch.tensor([rng.random() >= recipe.removed for _ in batch]),
+                torch.tensor([0 if rng.random() < recipe.uncounted else 1 for _ in batch])
                 * kinds.words(ids).clamp(max=config.words),
                 learn_words=epoch >= round(recipe.frozen * recipe.epochs),
             )
@@ -213,10 +213,10 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe = R
     hidden = model.vectors(x, level, prefix, count, believed, asked=~clean)[~clean]
     logits = model.logits(hidden)
     rounding = F.cross_entropy(logits, ids[~clean])
-    some = slice(None, None, 4)  # rounding does most of the teaching; this keeps x0 honest at a quarter of the cost
-    distance = (model.expected(logits[some]) - x0[~clean][some].detach()).square().mean()
-    known = count > 0
-    length = F.nll_loss(prefix.lengths[known], count[known] - 1) if known.any() else rounding.new_zeros(())
+    quarter = slice(None, None, 4)  # rounding does most of the teaching; this keeps x0 honest at a quarter of the cost
+    distance = (model.expected(logits[quarter]) - x0[~clean][quarter].detach()).square().mean()
+    counted = count > 0
+    length = F.nll_loss(prefix.lengths[counted], count[counted] - 1) if counted.any() else rounding.new_zeros(())
     return rounding + distance + 0.1 * length
 
 
@@ -231,12 +231,12 @@ def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
 
     The difference is what a language model needs at full width: a word table of `dim` instead of `embed` columns.
     """
-    ours = PrefixDenoiser(config)
-    prefix = sum(p.numel() for part in (ours.enter, ours.mlp) for p in part.parameters())
+    denoiser = PrefixDenoiser(config)
+    prefix = sum(p.numel() for part in (denoiser.enter, denoiser.mlp) for p in part.parameters())
     longest = config.prefix + config.canvas
     shape = CausalLMConfig(config.vocab, config.dim, config.layers, config.heads, max_tokens=longest)
-    theirs = prefix + sum(p.numel() for p in CausalLM(shape).parameters())
-    return sum(p.numel() for p in ours.parameters()), theirs
+    clipcap_parameters = prefix + sum(p.numel() for p in CausalLM(shape).parameters())
+    return sum(p.numel() for p in denoiser.parameters()), clipcap_parameters
 
 
 class Development:
@@ -246,10 +246,12 @@ class Development:
 
     def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, each: int = 80):
         self.tokenizer, self.kinds = tokenizer, kinds
-        every = corpus.pictures(job.data, "dev")
+        dev_pictures = corpus.pictures(job.data, "dev")
         self.sources = corpus.picture_sets(job.data)
-        rows = [i for source in self.sources for i in [i for i, p in enumerate(every) if p.source == source][:each]]
-        self.pictures = [every[i] for i in rows]
+        rows = [
+            i for source in self.sources for i in [i for i, p in enumerate(dev_pictures) if p.source == source][:each]
+        ]
+        self.pictures = [dev_pictures[i] for i in rows]
         self.seen = pooled_vectors(image_features(job)["dev"][0][rows])
         self.sounds = sound_pairs(job)
         self.heard = pooled_vectors(self.sounds.dev_grids[::CHECKED_SOUNDS])
@@ -257,39 +259,39 @@ class Development:
     def measure(self, model: PrefixDenoiser) -> dict[str, float]:
         texts = self.captions(model, "image", self.seen)
         heard = self.captions(model, "audio", self.heard)
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for source in self.sources:
             rows = [i for i, p in enumerate(self.pictures) if p.source == source]
-            found |= caption_figures(source, [texts[i] for i in rows], [self.pictures[i] for i in rows])
+            figures |= caption_figures(source, [texts[i] for i in rows], [self.pictures[i] for i in rows])
         losses = {"nats": self.nats(model)} | {
             f"rounding@{share:g}": self.rounding(model, share) for share in (0.1, 0.25, 0.5)
         }
-        return losses | mean_figures(found) | found | sound_figures(self.sounds, heard, CHECKED_SOUNDS)
+        return losses | mean_figures(figures) | figures | sound_figures(self.sounds, heard, CHECKED_SOUNDS)
 
     @torch.no_grad()
     def nats(self, model: PrefixDenoiser) -> float:
         """The loss on all captions of the pictures, always with the same noise."""
         rows = [(row, i) for i, p in enumerate(self.pictures) for row in _short(self.tokenizer.encode_all(p.captions))]
-        rows.sort(key=lambda some: len(some[0]))
+        rows.sort(key=lambda pair: len(pair[0]))
         values = []
         with torch.random.fork_rng():
             torch.manual_seed(0)
             for start in range(0, len(rows), 2 * RECIPE.batch):
-                some = rows[start : start + 2 * RECIPE.batch]
-                size = len(some[-1][0]) + 1
-                ids = torch.tensor([row + [self.kinds.end] * (size - len(row)) for row, _ in some])
-                tags = torch.full((len(some),), self.tokenizer.start("image"))
-                where = torch.tensor([i for _, i in some])
+                chosen = rows[start : start + 2 * RECIPE.batch]
+                size = len(chosen[-1][0]) + 1
+                ids = torch.tensor([row + [self.kinds.end] * (size - len(row)) for row, _ in chosen])
+                tags = torch.full((len(chosen),), self.tokenizer.start("image"))
+                where = torch.tensor([i for _, i in chosen])
                 batch = Examples(
                     "image",
                     ids,
                     tags,
                     self.seen[where],
-                    torch.ones(len(some), dtype=torch.bool),
+                    torch.ones(len(chosen), dtype=torch.bool),
                     self.kinds.words(ids),
                     False,
                 )
-                values.append(prefix_loss(model, batch).item() * len(some))
+                values.append(prefix_loss(model, batch).item() * len(chosen))
         return sum(values) / len(rows)
 
     @torch.no_grad()
@@ -319,10 +321,10 @@ class Development:
         x = torch.randn((len(pooled), n, model.config.embed), generator=source).to(device)
         words = torch.full((len(pooled), n), -1, device=device)
         for k, time in enumerate(steps.timesteps):
-            held = words >= 0
-            x = torch.where(held[..., None], model.embed(words.clamp(min=0)), x)
-            logits = model(x, torch.where(held, 1.0, levels[time].to(device)), prefix, count, believed)
-            believed = torch.where(held[..., None], model.embed(words.clamp(min=0)), model.expected(logits))
+            is_settled = words >= 0
+            x = torch.where(is_settled[..., None], model.embed(words.clamp(min=0)), x)
+            logits = model(x, torch.where(is_settled, 1.0, levels[time].to(device)), prefix, count, believed)
+            believed = torch.where(is_settled[..., None], model.embed(words.clamp(min=0)), model.expected(logits))
             x = steps.step(believed, time, x).prev_sample
             sure, best = logits.log_softmax(-1).max(-1)
             words = settled(words, best, sure, torch.full_like(count, n * (k + 1) // num_steps))

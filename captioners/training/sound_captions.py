@@ -33,16 +33,17 @@ FOUND_BY_HAND_ONLY = (
 
 def captions_by_class(job: Job) -> dict[str, list[str]]:
     """{class: captions}, the hand-written ones first."""
-    found: dict[str, list[str]] = {name: [] for name in SOUND_CLASSES}
+    by_class: dict[str, list[str]] = {name: [] for name in SOUND_CLASSES}
     for text in dict.fromkeys(clean(t).lower() for t in corpus.captions_about(job.data, "audio")):
         if len(text.split()) > LONGEST or MORE_THAN_ONE.search(text):
             continue
         name = _the_one([name for name, sound in SOUND_CLASSES.items() if sound.named_in(text)])
         if name is not None and name not in FOUND_BY_HAND_ONLY:
-            found[name].append(text)
+            by_class[name].append(text)
     rng = random.Random(0)
     return {
-        name: [*SOUND_CLASSES[name].captions, *rng.sample(some, min(MOST, len(some)))] for name, some in found.items()
+        name: [*SOUND_CLASSES[name].captions, *rng.sample(captions, min(MOST, len(captions)))]
+        for name, captions in by_class.items()
     }
 
 

@@ -34,9 +34,9 @@ class SoundPairs:
 
     def caption(self, row: int, rng: random.Random) -> str:
         """A caption of a training row, drawn anew each time."""
-        some = [rng.choice(self.captions[name]) for name in self.heard[row]]
-        rng.shuffle(some)
-        return some[0] if len(some) == 1 else joined(*some, rng)
+        captions = [rng.choice(self.captions[name]) for name in self.heard[row]]
+        rng.shuffle(captions)
+        return captions[0] if len(captions) == 1 else joined(*captions, rng)
 
 
 def sound_pairs(job: Job) -> SoundPairs:

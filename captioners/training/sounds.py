@@ -32,8 +32,8 @@ def load_sounds(job: Job) -> Sounds:
         path.parent.mkdir(parents=True, exist_ok=True)
         clips = corpus.clips(job.data)
         samples = [torch.from_numpy((_window(_read(clip.path)) * 32767).astype(np.int16)) for clip in clips]
-        found = {name: [getattr(clip, name) for clip in clips] for name in ("category", "held_out", "source")}
-        torch.save({"samples": torch.stack(samples), **found}, path)
+        columns = {name: [getattr(clip, name) for clip in clips] for name in ("category", "held_out", "source")}
+        torch.save({"samples": torch.stack(samples), **columns}, path)
     return Sounds(**torch.load(path, weights_only=True))
 
 

@@ -44,9 +44,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     model = VQAutoencoder(config)
     size = recipe.batch
     steps = len(learned) // size
-    some = learned[torch.randperm(len(learned))[: max(1, 2 * config.codes // learned.shape[1])]].float()
+    sample = learned[torch.randperm(len(learned))[: max(1, 2 * config.codes // learned.shape[1])]].float()
     with torch.no_grad():  # the first codes are cells, as the encoder sees them before it has learned anything
-        cells = model.enter(some).flatten(0, 1)
+        cells = model.enter(sample).flatten(0, 1)
         model.codebook.copy_(cells[torch.randint(len(cells), (config.codes,))])
 
     def batches(epoch: int) -> Iterator[Tensor]:
@@ -59,10 +59,10 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def evaluate(model: VQAutoencoder) -> dict[str, float]:
         grid = F.layer_norm(held_out.float(), held_out.shape[-1:])
-        back = torch.cat(
+        reconstruction = torch.cat(
             [model(chunk.float().to(model.codebook.device)).reconstruction.cpu() for chunk in held_out.split(250)]
         )
-        lost = F.mse_loss(back, grid) / (grid - grid.mean((0, 1))).square().mean()
+        lost = F.mse_loss(reconstruction, grid) / (grid - grid.mean((0, 1))).square().mean()
         counts = (
             media_codes(model, learned[:: max(1, len(learned) // (MEASURED * size))])
             .flatten()

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from captioners.lab import choose_methods
-from captioners.types import CaptionLabError, Control, SettingsError, Spec, to_json
+from captioners.types import CaptionLabError, Control, Result, SettingsError, Spec, to_json
 from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
@@ -29,14 +29,14 @@ def add_endpoints(studio: Studio, specs: Sequence[Spec]) -> None:
     for spec in specs:
         controls |= {c.name: c for c in spec.controls if c.name not in controls}
     ids = [s.id for s in specs]
-    which = gr.CheckboxGroup(ids, value=[], label="methods", visible=False)
+    several = gr.CheckboxGroup(ids, value=[], label="methods", visible=False)
     one = gr.Dropdown(ids, value=ids[0], label="method", visible=False)
     described = f"methods: Which methods to run; none means all that can caption this kind of file: {', '.join(ids)}."
     _endpoint(
         studio,
         "compare",
         "Caption one picture or sound with several guided captioning methods.",
-        which,
+        several,
         described,
         controls,
     )
@@ -50,7 +50,7 @@ def add_endpoints(studio: Studio, specs: Sequence[Spec]) -> None:
     )
 
 
-def _endpoint(studio: Studio, name: str, words: str, which: Any, described: str, controls: dict[str, Control]) -> None:
+def _endpoint(studio: Studio, name: str, words: str, chosen: Any, described: str, controls: dict[str, Control]) -> None:
     file = gr.File(label="media", visible=False)
     fields = [_field(c) for c in controls.values()]
     forced = gr.JSON(label="forced", visible=False)
@@ -72,7 +72,7 @@ def _endpoint(studio: Studio, name: str, words: str, which: Any, described: str,
     function.__name__ = name
     gr.Button(visible=False).click(
         function,
-        [file, which, *fields, forced],
+        [file, chosen, *fields, forced],
         answer,
         api_name=name,
         api_visibility="public",
@@ -94,14 +94,18 @@ def _field(control: Control) -> gr.components.Component:
     return gr.Textbox(None, **words)
 
 
-def _function(studio: Studio, which: str, names: list[str]) -> Callable[..., dict]:
-    def answer(media: str, chosen: str | list[str], *values: Any) -> dict:
+def _function(studio: Studio, parameter: str, names: list[str]) -> Callable[..., dict[str, Any]]:
+    def answer(media: str, chosen: str | list[str], *values: Any) -> dict[str, Any]:
         *settings, forced = values
-        given = {name: value for name, value in zip(names, settings, strict=True) if value is not None and value != ""}
+        settings_given = {
+            name: value for name, value in zip(names, settings, strict=True) if value is not None and value != ""
+        }
         try:
             return {
                 "results": to_json(
-                    _results(studio, media, [chosen] if isinstance(chosen, str) else chosen, given, forced or {})
+                    _results(
+                        studio, media, [chosen] if isinstance(chosen, str) else chosen, settings_given, forced or {}
+                    )
                 )
             }
         except CaptionLabError as error:
@@ -110,21 +114,23 @@ def _function(studio: Studio, which: str, names: list[str]) -> Callable[..., dic
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [
         Parameter("media", kind),
-        *(Parameter(name, kind, default=None) for name in (which, *names, "forced")),
+        *(Parameter(name, kind, default=None) for name in (parameter, *names, "forced")),
     ]
-    answer.__signature__ = Signature(parameters)
+    answer.__dict__["__signature__"] = Signature(parameters)
     return answer
 
 
-def _results(studio: Studio, path: str, methods: list[str], given: dict[str, Any], forced: dict[str, str]) -> list:
+def _results(
+    studio: Studio, path: str, methods: list[str], values: dict[str, Any], forced: dict[str, str]
+) -> list[Result]:
     media = studio.media(path)
     specs = choose_methods(media.kind, methods)
-    for name in given:
+    for name in values:
         if not any(s.listens_to(name) for s in specs):
             raise SettingsError(
                 f"There is no control called {name!r} in {', '.join(s.id for s in specs)}: leave it out."
             )
-    settings = {s.id: s.settings(forced=forced, **{k: v for k, v in given.items() if s.listens_to(k)}) for s in specs}
+    settings = {s.id: s.settings(forced=forced, **{k: v for k, v in values.items() if s.listens_to(k)}) for s in specs}
     results = []
     for answer in studio.each(media, list(settings.items())):
         if isinstance(answer, CaptionLabError):

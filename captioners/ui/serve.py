@@ -33,10 +33,15 @@ def main(argv: list[str] | None = None) -> None:
     """Serve the page; weights are read in the background once it is up."""
     parser = argparse.ArgumentParser(description="Caption Lab: see what guidance does to a caption.")
     parser.add_argument(
-        "--profile", default=told("PROFILE", "embedded"), help=f"one of {', '.join(PROFILES)} (default: embedded)"
+        "--profile",
+        default=space_setting("PROFILE", "embedded"),
+        help=f"one of {', '.join(PROFILES)} (default: embedded)",
     )
     parser.add_argument(
-        "--models", default=told("MODELS"), metavar="FILE", help="hub profile: TOML or YAML, role = hub name or folder"
+        "--models",
+        default=space_setting("MODELS"),
+        metavar="FILE",
+        help="hub profile: TOML or YAML, role = hub name or folder",
     )
     parser.add_argument("--checkpoint", action="append", metavar="PATH", help="what `train` wrote; may be repeated")
     parser.add_argument(
@@ -48,13 +53,13 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--study", metavar="FOLDER", help="serve a blind study of these pictures or sounds instead")
     parser.add_argument("--questions", metavar="FILE", help="a TOML file: what the study asks and compares")
-    parser.add_argument("--store", metavar="PATH|URL", default=told("STORE"), help="where votes are kept")
+    parser.add_argument("--store", metavar="PATH|URL", default=space_setting("STORE"), help="where votes are kept")
     args = parser.parse_args(argv)
     if args.questions and not args.study:
         parser.error("--questions belongs to a study: give --study FOLDER too.")
     try:
         device = pick_device(args.device)
-        checkpoints = args.checkpoint or list(filter(None, told("CHECKPOINTS", "").split(os.pathsep)))
+        checkpoints = args.checkpoint or list(filter(None, (space_setting("CHECKPOINTS") or "").split(os.pathsep)))
         open_lab = partial(Lab, args.profile, device, args.models, checkpoints)
         if (
             args.profile not in PROFILES or args.models or checkpoints
@@ -77,6 +82,6 @@ def main(argv: list[str] | None = None) -> None:
     page.block_thread()
 
 
-def told(name: str, default: str | None = None) -> str | None:
+def space_setting(name: str, default: str | None = None) -> str | None:
     """What a Space's settings say: an environment variable, unless it is empty."""
     return os.environ.get(f"CAPTION_LAB_{name}") or default

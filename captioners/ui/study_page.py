@@ -57,7 +57,7 @@ def prepare_study(folder: str, questions: str | None, where: str | None, profile
 
 
 def build_study(preparation: Preparation) -> gr.Blocks:
-    """The page."""
+    """The page of one study."""
     study = preparation.study
     with gr.Blocks(title=study.title, analytics_enabled=False) as page:
         gr.HTML(f'<header class="cl-top"><h1>{escape(study.title)}</h1></header>', elem_classes="cl-narrow")

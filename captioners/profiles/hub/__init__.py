@@ -28,9 +28,9 @@ PICTURES = ("captioner", "language-model", "image-ranker", "image-judge", "fluen
 def promise(sources: dict[str, Source]) -> str:
     """What will be fetched and how long a caption takes, before anything is."""
     sizes = {role: 4 * sources[role].millions / 1000 for role in PICTURES}
-    told = ", ".join(f"{role} {size:.1f}" for role, size in sizes.items())
+    by_role = ", ".join(f"{role} {size:.1f}" for role, size in sizes.items())
     return (
-        f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({told}); "
+        f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({by_role}); "
         "a caption then takes a few seconds on a laptop."
     )
 

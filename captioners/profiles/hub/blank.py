@@ -56,5 +56,5 @@ def references(kind: Modality, folder: str = "") -> list[Media]:
 @torch.no_grad()
 def mean_grid(grids: Callable[[list[Media]], Tensor], media: list[Media]) -> Tensor:
     """(cells, width): the mean over media."""
-    found = [grids(media[start : start + BATCH]).float() for start in range(0, len(media), BATCH)]
-    return torch.cat(found).mean(0)
+    chunks = [grids(media[start : start + BATCH]).float() for start in range(0, len(media), BATCH)]
+    return torch.cat(chunks).mean(0)

@@ -34,12 +34,12 @@ class Reach:
         self._lost_until = 0.0
 
     def lose(self) -> None:
-        """It did not answer just now."""
+        """Remember that the hub did not answer just now."""
         self._lost_until = time.monotonic() + FORGET
 
     @property
     def lost(self) -> bool:
-        """Whether it need not be asked yet."""
+        """Whether it is too early to ask the hub again."""
         return time.monotonic() < self._lost_until
 
 
@@ -65,15 +65,15 @@ def fetch(role: str, source: Source) -> Path:
 
 
 def forms(source: Source) -> tuple[str, ...]:
-    """What its weights may be called."""
+    """The file names that a model's weights may have."""
     return (source.weights,) if source.weights else WEIGHTS[source.family]
 
 
 def download_command(source: Source) -> str:
     """What fetches this model and no more of its repository than is read."""
     pinned = ["--revision", source.revision] if source.revision else []
-    wanted = [word for pattern in _patterns(source, forms(source)[0]) for word in ("--include", pattern)]
-    return shlex.join(["hf", "download", source.id, *pinned, *wanted])
+    includes = [word for pattern in _patterns(source, forms(source)[0]) for word in ("--include", pattern)]
+    return shlex.join(["hf", "download", source.id, *pinned, *includes])
 
 
 def _patterns(source: Source, form: str) -> list[str]:

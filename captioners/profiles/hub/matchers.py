@@ -51,8 +51,8 @@ class MediaCache:
         vectors = {m.hash: vector for m in media if (vector := self.known.get(m.hash)) is not None}
         new = list({m.hash: m for m in media if m.hash not in vectors}.values())
         for start in range(0, len(new), BATCH):
-            some = new[start : start + BATCH]
-            vectors |= zip((m.hash for m in some), make(some), strict=True)
+            batch = new[start : start + BATCH]
+            vectors |= zip((m.hash for m in batch), make(batch), strict=True)
         for m in media:
             self.known.keep(m.hash, vectors[m.hash])
         return torch.stack([vectors[m.hash] for m in media])
@@ -62,10 +62,10 @@ class SkipWeightInit(TorchFunctionMode):
     """Weights that are about to be read are not drawn at random first, which takes longer than reading them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        named_args = kwargs or {}
         if func in (Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_):
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else named_args["tensor"]
+        return func(*args, **named_args)
 
 
 def load_open_clip(path: Path, source: Source, loader: ModelLoader) -> tuple[Any, Any]:
@@ -117,16 +117,17 @@ class ClipMatcher:
 
     @torch.no_grad()
     def embed_media(self, media: list[Media]) -> Tensor:
-        """(n, d), unit length."""
+        """Vectors (n, d) of unit length."""
         return self.pictures.get(
-            media, lambda some: self.net.encode_image(pixels(self.transform, some, self.loader), normalize=True).float()
+            media,
+            lambda batch: self.net.encode_image(pixels(self.transform, batch, self.loader), normalize=True).float(),
         )
 
     @torch.no_grad()
     def embed_text(self, texts: list[str]) -> Tensor:
-        """(n, d), unit length."""
+        """Vectors (n, d) of unit length."""
         ids = self.tokenizer(texts).to(self.loader.device)
-        return torch.cat([embed_text(self.net, some).float() for some in ids.split(4 * BATCH)])
+        return torch.cat([embed_text(self.net, batch).float() for batch in ids.split(4 * BATCH)])
 
 
 class ClapMatcher:
@@ -166,8 +167,8 @@ class ClapMatcher:
 
     @torch.no_grad()
     def embed_media(self, media: list[Media]) -> Tensor:
-        """(n, d), unit length."""
-        return self.sounds.get(media, lambda some: torch.stack([self._sound(m) for m in some]))
+        """Vectors (n, d) of unit length."""
+        return self.sounds.get(media, lambda batch: torch.stack([self._sound(m) for m in batch]))
 
     def _sound(self, media: Media) -> Tensor:
         features = self.processor.feature_extractor
@@ -186,15 +187,15 @@ class ClapMatcher:
 
     @torch.no_grad()
     def embed_text(self, texts: list[str]) -> Tensor:
-        """(n, d), unit length."""
-        found = []
+        """Vectors (n, d) of unit length."""
+        vectors = []
         for start in range(0, len(texts), 4 * BATCH):
             inputs = self.processor.tokenizer(
                 texts[start : start + 4 * BATCH], padding=True, truncation=True, return_tensors="pt"
             )
             inputs = {k: v.to(self.loader.device) for k, v in inputs.items() if k in ("input_ids", "attention_mask")}
-            found.append(F.normalize(_vector(self.net.get_text_features(**inputs)), dim=-1))
-        return torch.cat(found)
+            vectors.append(F.normalize(_vector(self.net.get_text_features(**inputs)), dim=-1))
+        return torch.cat(vectors)
 
 
 def _vector(features: Any) -> Tensor:

@@ -145,8 +145,8 @@ class CaptionerFamilyModels(HubModels):
         """The cells (cells, width) of each, and their mean."""
         for m in media:
             self.start_token(m.kind)
-        found = self.grids.get(list(media), self.model.grids)
-        return [Features(grid, grid.mean(0)) for grid in found]
+        grids = self.grids.get(list(media), self.model.grids)
+        return [Features(grid, grid.mean(0)) for grid in grids]
 
     def caption_decoder(self) -> ConditionalDecoder:
         """The captioner, token by token."""

@@ -126,10 +126,10 @@ class ModelLoader:
         return net.eval().requires_grad_(False).to(self.device)
 
     def _too_large(self, role: str, source: Source) -> str:
-        less = smaller(role, source)
+        alternative = smaller(role, source)
         advice = (
-            f"name the smaller {less.id} ({less.size(role)}) for {role} with --models FILE"
-            if less
+            f"name the smaller {alternative.id} ({alternative.size(role)}) for {role} with --models FILE"
+            if alternative
             else "choose --device cpu"
         )
         return (

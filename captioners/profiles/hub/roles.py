@@ -269,8 +269,8 @@ def choose(
 
 def smaller(role: str, source: Source) -> Source | None:
     """The next smaller choice for a role."""
-    less = [s for s in ROLES.get(role, ()) if 0 < s.millions < (source.millions or float("inf"))]
-    return max(less, key=lambda s: s.millions, default=None)
+    candidates = [s for s in ROLES.get(role, ()) if 0 < s.millions < (source.millions or float("inf"))]
+    return max(candidates, key=lambda s: s.millions, default=None)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -287,16 +287,16 @@ def _read(path: Path) -> dict[str, Any]:
         if path.suffix in (".yaml", ".yml"):
             import yaml
 
-            found = yaml.safe_load(text) or {}
+            entries = yaml.safe_load(text) or {}
         else:
-            found = tomllib.loads(text)
+            entries = tomllib.loads(text)
     except Exception as error:  # both libraries have several of their own
         raise ProfileError(
             f"{path} is not valid {'YAML' if path.suffix in ('.yaml', '.yml') else 'TOML'}: {error}"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(entries, dict):
         raise ProfileError(f"{path} names no roles: write lines like image-ranker = NAME OR FOLDER.")
-    return found
+    return entries
 
 
 def _source(role: str, value: Any, path: Path) -> Source:
@@ -328,19 +328,19 @@ def _own(path: Path) -> dict[str, Source]:
         raise ProfileError(
             f"There is no checkpoint {path}: give what `python -m captioners train PART --profile hub` wrote."
         )
-    found = (
+    parts = (
         [path]
         if path.stem in TRAINED
         else sorted(p for p in path.iterdir() if p.stem in TRAINED)
         if path.is_dir()
         else []
     )
-    found = [p for p in found if p.is_dir() or p.suffix == ".safetensors"]
-    if not found:
+    parts = [p for p in parts if p.is_dir() or p.suffix == ".safetensors"]
+    if not parts:
         raise ProfileError(
             f"{path} holds no checkpoint: give a folder or file that is called one of {', '.join(TRAINED)}."
         )
-    roles = {p: TRAINED[p.stem] for p in found}
+    roles = {p: TRAINED[p.stem] for p in parts}
     return {
         role: Source(str(p), family=FAMILIES.get(role, "open_clip"), architecture="coca_ViT-L-14")
         for p, role in roles.items()

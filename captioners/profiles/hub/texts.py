@@ -49,17 +49,17 @@ class Gpt2Fluency:
 
     @torch.no_grad()
     def log_likelihood(self, texts: list[str]) -> list[float]:
-        """Nats, the end of the sentence included."""
-        t, found = self.tokenizer, []
+        """The log-likelihood of each text in nats, the end of the sentence included."""
+        t, nats = self.tokenizer, []
         rows = [[t.bos, *t.encode(clean(text)), t.eos][: self.net.config.context] for text in texts]
         for start in range(0, len(rows), BATCH):
-            some = rows[start : start + BATCH]
-            ids = t.batch(some).to(self.device)
-            lengths = torch.tensor([len(r) for r in some], device=self.device)
-            there = torch.arange(1, ids.shape[1], device=self.device) < lengths[:, None]
+            batch = rows[start : start + BATCH]
+            ids = t.batch(batch).to(self.device)
+            lengths = torch.tensor([len(r) for r in batch], device=self.device)
+            is_token = torch.arange(1, ids.shape[1], device=self.device) < lengths[:, None]
             logits, _ = self.net(ids[:, :-1])  # what stands behind a row's end changes nothing before it
-            found += sequence_log_likelihood(logits, ids[:, 1:].masked_fill(~there, -100), -100).tolist()
-        return found
+            nats += sequence_log_likelihood(logits, ids[:, 1:].masked_fill(~is_token, -100), -100).tolist()
+        return nats
 
 
 class TransformersClassifier:
@@ -79,13 +79,13 @@ class TransformersClassifier:
     @torch.no_grad()
     def probability(self, texts: list[str]) -> Tensor:
         """(n,): the probability of "yes"."""
-        found = []
+        probabilities = []
         for start in range(0, len(texts), 2 * BATCH):
-            some = texts[start : start + 2 * BATCH]
-            inputs = self.tokenizer(some, padding=True, truncation=True, return_tensors="pt").to(self.loader.device)
+            batch = texts[start : start + 2 * BATCH]
+            inputs = self.tokenizer(batch, padding=True, truncation=True, return_tensors="pt").to(self.loader.device)
             logits = self.net(**inputs).logits.float()
-            found.append(logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(-1)[:, -1])
-        return torch.cat(found)
+            probabilities.append(logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(-1)[:, -1])
+        return torch.cat(probabilities)
 
 
 class BertTexts:
@@ -120,11 +120,11 @@ class BertTexts:
         space = " " if isinstance(self.tokenizer, GPT2Tokenizer | RobertaTokenizer) else ""
         sentences = [space + text.strip() if text.strip() else "" for text in texts]
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))  # those of one length together
-        found: dict[int, TokenVectors] = {}
+        by_sentence: dict[int, TokenVectors] = {}
         for start in range(0, len(order), BATCH):
-            some = order[start : start + BATCH]
+            batch = order[start : start + BATCH]
             rows = self.tokenizer(
-                [sentences[i] for i in some],
+                [sentences[i] for i in batch],
                 padding=True,
                 truncation=True,
                 return_tensors="pt",
@@ -134,7 +134,7 @@ class BertTexts:
             hidden = self.net(**rows, output_hidden_states=True).hidden_states[self.layer].float()
             vectors = (hidden / hidden.norm(dim=-1, keepdim=True)).cpu()
             for i, length, row, marks in zip(
-                some, rows["attention_mask"].sum(1).tolist(), vectors, special.cpu(), strict=True
+                batch, rows["attention_mask"].sum(1).tolist(), vectors, special.cpu(), strict=True
             ):
-                found[i] = TokenVectors(row[:length], ~marks[:length])
-        return [found[i] for i in range(len(texts))]
+                by_sentence[i] = TokenVectors(row[:length], ~marks[:length])
+        return [by_sentence[i] for i in range(len(texts))]

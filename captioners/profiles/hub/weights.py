@@ -22,8 +22,8 @@ def weights_files(path: Path, source: Source) -> list[Path]:
     if path.is_file():
         return [path]
     for form in (*forms(source), "*.safetensors", "*.bin", "*.pt"):
-        if found := sorted(path.glob(form)):
-            return found
+        if files := sorted(path.glob(form)):
+            return files
     return sorted([*path.rglob("*.safetensors"), *path.rglob("*.bin")])
 
 
@@ -41,10 +41,10 @@ def damage(file: Path) -> str:
     if _start(file) == POINTER:
         return "is a Git LFS pointer instead of the weights"
     if file.suffix == ".safetensors":
-        whole = _told_size(file) == file.stat().st_size
+        complete = _told_size(file) == file.stat().st_size
     else:
-        whole = file.suffix != ".bin" or _start(file).startswith(PICKLE) or zipfile.is_zipfile(file)
-    return "" if whole else "is cut off or damaged"
+        complete = file.suffix != ".bin" or _start(file).startswith(PICKLE) or zipfile.is_zipfile(file)
+    return "" if complete else "is cut off or damaged"
 
 
 def _start(file: Path) -> bytes:

@@ -40,8 +40,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
     path = fetch(name, library.sources.get(name, CLASSIFIER_BASE))
     tokenizer = AutoTokenizer.from_pretrained(path)
     net = AutoModelForSequenceClassification.from_pretrained(path, num_labels=2, dtype=torch.float32)
-    found = sentences(name, job)
-    dev, learned = found[::HELD_OUT], [s for i, s in enumerate(found) if i % HELD_OUT]
+    labelled = sentences(name, job)
+    dev, learned = labelled[::HELD_OUT], [s for i, s in enumerate(labelled) if i % HELD_OUT]
     steps = max(1, len(learned) // size)
 
     def inputs(texts: list[str]) -> dict[str, Tensor]:
@@ -53,8 +53,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
         rng = random.Random(job.seed * 1000 + epoch)
         order = rng.sample(learned, len(learned))
         for step in range(steps):
-            some = order[step * size : (step + 1) * size]
-            yield [_cut(text, rng) for text, _ in some], torch.tensor([int(label) for _, label in some])
+            chosen = order[step * size : (step + 1) * size]
+            yield [_cut(text, rng) for text, _ in chosen], torch.tensor([int(label) for _, label in chosen])
 
     def loss(model: nn.Module, batch: tuple[list[str], Tensor]) -> Tensor:
         return model(batch[1].to(library.device), **inputs(batch[0]))
@@ -62,9 +62,9 @@ def train(name: str, job: Job) -> dict[str, Any]:
     def evaluate(model: SentenceLoss) -> dict[str, float]:
         right = []
         for start in range(0, len(dev), size):
-            some = dev[start : start + size]
-            said = model.net(**inputs([text for text, _ in some])).logits.argmax(-1).tolist()
-            right += [bool(yes) == (label > 0.5) for yes, (_, label) in zip(said, some, strict=True)]
+            chosen = dev[start : start + size]
+            answers = model.net(**inputs([text for text, _ in chosen])).logits.argmax(-1).tolist()
+            right += [bool(yes) == (label > 0.5) for yes, (_, label) in zip(answers, chosen, strict=True)]
         return {"accuracy": sum(right) / len(right)}
 
     def save(model: SentenceLoss) -> None:
@@ -74,7 +74,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     _, report = fit(
         job, f"hub-{name}", SentenceLoss(net), batches, steps, loss, evaluate, recipe, "accuracy", save=save
     )
-    return {**report, "sentences": len(found)} if report else {}
+    return {**report, "sentences": len(labelled)} if report else {}
 
 
 def _cut(text: str, rng: random.Random) -> str:

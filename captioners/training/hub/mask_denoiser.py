@@ -45,8 +45,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def batches(epoch: int) -> Iterator[Batch]:
         for media, captions, rng in pairs.batches(epoch, recipe.batch):
-            seen = [c.cpu() for c in codes(media)]
-            rows = [Example("image", tag, tokenizer.encode(c), s) for c, s in zip(captions, seen, strict=True)]
+            picture_codes = [c.cpu() for c in codes(media)]
+            rows = [Example("image", tag, tokenizer.encode(c), s) for c, s in zip(captions, picture_codes, strict=True)]
             yield noisy_batch(net, [r for r in rows if r.ids], rng, recipe)
 
     def evaluate(model: DenoisingLoss) -> dict[str, float]:

@@ -55,18 +55,18 @@ class Pairs:
         rng = random.Random(self.job.seed * 1000 + epoch)
         order = rng.sample(self.train, len(self.train))
         for step in range(self.steps(size)):
-            some = order[step * size : (step + 1) * size]
+            chosen = order[step * size : (step + 1) * size]
             yield (
-                [load_media(i.path, "image") for i in some],
-                [rng.choice(i.references) for i in some],
+                [load_media(i.path, "image") for i in chosen],
+                [rng.choice(i.references) for i in chosen],
                 random.Random(rng.getrandbits(32)),
             )
 
     def held_out(self, size: int) -> Iterator[tuple[list[Media], list[str]]]:
         """The development pictures with their first captions."""
         for n in range(0, len(self.dev), size):
-            some = self.dev[n : n + size]
-            yield [load_media(i.path, "image") for i in some], [i.references[0] for i in some]
+            chosen = self.dev[n : n + size]
+            yield [load_media(i.path, "image") for i in chosen], [i.references[0] for i in chosen]
 
     def measure(self, captions: Callable[[list[Media]], list[str]]) -> dict[str, float]:
         """CIDEr and how many captions differ, on the development pictures."""

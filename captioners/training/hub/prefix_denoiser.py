@@ -69,8 +69,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
         for media, captions, rng in pairs.batches(epoch, recipe.batch):
             yield batch(media, captions, [rng.random() >= recipe.removed for _ in captions])
 
-    def loss(model: nn.Module, some: Batch) -> Tensor:
-        return model(*(x.to(library.device) for x in some))
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return model(*(x.to(library.device) for x in batch))
 
     def evaluate(model: PrefixLoss) -> dict[str, float]:
         """The loss on the development pictures, always with the same noise."""

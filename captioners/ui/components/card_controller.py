@@ -62,8 +62,12 @@ class CardController:
         if not runs or not source:
             return gr.skip(), gr.skip()
         media = self.studio.media(source)
-        told = self.studio.explain(media, runs[0])
-        return (gr.skip(), gr.skip()) if told is runs[0] else (numbers_html(self.spec, told, media), (told, runs[1]))
+        explained = self.studio.explain(media, runs[0])
+        return (
+            (gr.skip(), gr.skip())
+            if explained is runs[0]
+            else (numbers_html(self.spec, explained, media), (explained, runs[1]))
+        )
 
     def decode_ahead(
         self, runs: Runs | None, source: str | None, touched: tuple[str, ...], seed: float, *values: Any
@@ -78,7 +82,7 @@ class CardController:
             self.studio.media(source),
             sum(runs[0].seconds.values()),
         )
-        ladder = [chosen.replace(**{SCALE: s}) for s in sorted(self._ladder(), key=lambda s: abs(s - chosen[SCALE]))]
+        ladder = [_at_scale(chosen, s) for s in sorted(self._ladder(), key=lambda s: abs(s - chosen[SCALE]))]
         affordable = ladder[: int(AHEAD_SECONDS / max(seconds, 1e-3))]
         shown = time.monotonic()
         for batch in [affordable] if affordable == ladder else [[s] for s in affordable]:
@@ -98,13 +102,13 @@ class CardController:
             (s for s in {chosen[SCALE], *ladder} if abs(s - chosen[SCALE]) <= reach),
             key=lambda s: abs(s - chosen[SCALE]),
         ):
-            near = chosen.replace(**{SCALE: scale})
-            if steps := self.studio.known(media, self.spec.id, [near, self.spec.without_guidance(near)]):
+            nearby = _at_scale(chosen, scale)
+            if steps := self.studio.known(media, self.spec.id, [nearby, self.spec.without_guidance(nearby)]):
                 return self._finished(media, *steps)
         return _skip()
 
     def _settings(
-        self, touched: tuple[str, ...], seed: float, values: tuple, forced: Mapping[int, str] = {}
+        self, touched: tuple[str, ...], seed: float, values: tuple[Any, ...], forced: Mapping[int, str] = {}
     ) -> Settings:
         front, own = values[: len(self.front)], values[len(self.front) :]
         return knobs.gather(
@@ -136,15 +140,22 @@ class CardController:
     def _finished(self, media: Media, guided: Step, plain: Step) -> CardUpdate:
         judges = self.studio.lab.judges(media.kind)
         scale = Scale(
-            judges.matcher and judges.matcher.calibration, judges.fluency and judges.fluency.human.get(media.kind)
+            judges.matcher.calibration if judges.matcher else None,
+            judges.fluency.human.get(media.kind) if judges.fluency else None,
         )
         body = body_html(self.spec, guided, plain, scale)
-        figure = trace_figure(self.spec, guided.result) if guided.result.trace else None
-        return body, figure, numbers_html(self.spec, guided.result, media), (guided.result, plain.result)
+        result = guided.finished
+        figure = trace_figure(self.spec, result) if result.trace else None
+        return body, figure, numbers_html(self.spec, result, media), (result, plain.finished)
 
     def _ladder(self) -> list[float]:
         scale = next(c for c in self.spec.controls if c.name == SCALE)
         return [round(scale.low + i * (scale.high - scale.low) / (LADDER_SIZE - 1), 2) for i in range(LADDER_SIZE)]
+
+
+def _at_scale(settings: Settings, scale: float) -> Settings:
+    changed: dict[str, Any] = {SCALE: scale}
+    return settings.replace(**changed)
 
 
 def _skip() -> CardUpdate:

@@ -19,12 +19,12 @@ def save_button(
 
     def text(*values: Any) -> str:
         try:
-            made = make(*values)
+            content = make(*values)
         except CaptionLabError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        if not made:
+        if not content:
             raise gr.Error("There is nothing to download yet: run it first.", print_exception=False)
-        return made
+        return content
 
     carried = gr.Textbox(visible="hidden", label=name)
     button = gr.Button(label, size="sm", elem_id=elem_id)
@@ -34,10 +34,10 @@ def save_button(
 
 
 def _script(name: str, kind: str) -> str:
-    made = "text" if kind.startswith("text/") else "Uint8Array.from(atob(text), (c) => c.charCodeAt(0))"
+    expression = "text" if kind.startswith("text/") else "Uint8Array.from(atob(text), (c) => c.charCodeAt(0))"
     return (
         "(text) => { const link = document.createElement('a');"
-        f" link.href = URL.createObjectURL(new Blob([{made}], {{type: '{kind}'}})); link.download = '{name}'; "
+        f" link.href = URL.createObjectURL(new Blob([{expression}], {{type: '{kind}'}})); link.download = '{name}'; "
         "link.click();"
         " setTimeout(() => URL.revokeObjectURL(link.href), 1000); }"
     )

@@ -20,12 +20,14 @@ def front_controls(specs: Sequence[Spec]) -> dict[str, Control]:
 
     What a method says of one is about that method: the words of `controls` hold for all.
     """
-    found: dict[str, Control] = {}
+    by_name: dict[str, Control] = {}
     for control in (c for spec in specs for c in spec.controls if c.front):
-        first = found.get(control.name, control)
+        first = by_name.get(control.name, control)
         words = COMMON.get(control.name, first).help
-        found[control.name] = first.but(low=min(first.low, control.low), high=max(first.high, control.high), help=words)
-    return found
+        by_name[control.name] = first.but(
+            low=min(first.low, control.low), high=max(first.high, control.high), help=words
+        )
+    return by_name
 
 
 def own_controls(spec: Spec) -> list[Control]:
@@ -60,9 +62,15 @@ def component(control: Control, note: str = "") -> gr.components.Component:
     return gr.Textbox(control.default, max_lines=2, **words)
 
 
-def moved(made: gr.components.Component) -> Any:
+def moved(component: gr.components.Component) -> Any:
     """The event that says a visitor has finished setting it."""
-    return made.release if isinstance(made, gr.Slider) else made.submit if isinstance(made, gr.Textbox) else made.input
+    return (
+        component.release
+        if isinstance(component, gr.Slider)
+        else component.submit
+        if isinstance(component, gr.Textbox)
+        else component.input
+    )
 
 
 def gather(

@@ -46,7 +46,7 @@ class PageLink:
     def link(
         self, source: str | None, methods: Sequence[str], touched: Sequence[str], seed: float, *values: Any
     ) -> str:
-        """Only what differs from a fresh page."""
+        """The address of the view, which holds only what differs from a fresh page."""
         query: dict[str, Any] = {}
         named = {Path(p).name: stem for stem, p in self.inputs.items()}.get(Path(source or "").name)
         if named and self.inputs[named] != examples.PICTURES[0]:
@@ -103,11 +103,12 @@ class PageLink:
 
 def as_json(*runs: tuple[Result, Result] | None) -> str:
     """The run as the API would answer it, the unguided captions beside the guided ones."""
-    done = [pair for pair in runs if pair]
-    if not done:
+    finished = [pair for pair in runs if pair]
+    if not finished:
         return ""
     return json.dumps(
-        {"results": to_json([r[0] for r in done]), "unguided": to_json([r[1] for r in done])}, ensure_ascii=False
+        {"results": to_json([r[0] for r in finished]), "unguided": to_json([r[1] for r in finished])},
+        ensure_ascii=False,
     )
 
 

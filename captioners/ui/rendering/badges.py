@@ -30,28 +30,28 @@ def badges_html(method: str, result: Result, plain: Result, scale: Scale = UNKNO
 
     `more` are the scores that this method's card shows besides, where they are known.
     """
-    found = []
+    rows = []
     score, before = result.scores.get("clipscore"), plain.scores.get("clipscore")
     if score:
         change = f" {signed(score.value - before.value)}" if before and result is not plain else ""
-        found.append(
+        rows.append(
             ("CLIPScore", f"<b>{number(score.value)}</b>{change}", _clipscore(score.value, scale.match), score.encoder)
         )
     if words := result.scores.get("words"):
-        found.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
+        rows.append(("words", f"<b>{number(words.value, '.0f')}</b>", "How many words the caption has.", ""))
     if fluency := result.scores.get("perplexity"):
         change = _change(fluency.value, plain, "perplexity") if result is not plain else ""
         value = number(fluency.value, ",.1f" if fluency.value < 1000 else ",.0f")
-        found.append(("fluency", f"<b>{value}</b>{change}", _fluency(scale.fluency), fluency.encoder))
+        rows.append(("fluency", f"<b>{value}</b>{change}", _fluency(scale.fluency), fluency.encoder))
     stages = ", ".join(f"{name} {value:.2f} s" for name, value in result.seconds.items())
     seconds = f"Wall time of this caption, as its share of the batch it was decoded in: {stages}."
-    found.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))
+    rows.append(("seconds", f"<b>{number(sum(result.seconds.values()))}</b>", seconds, ""))
     for name in (name for name in more if name in result.scores):
         label, meaning = SHARES[name]
         chance = result.scores[name]
         change = _change(chance.value, plain, name, 2) if result is not plain else ""
-        found.append((label, f"<b>{number(chance.value)}</b>{change}", meaning, chance.encoder))
-    return "".join(_badge(method, *row) for row in found)
+        rows.append((label, f"<b>{number(chance.value)}</b>{change}", meaning, chance.encoder))
+    return "".join(_badge(method, *row) for row in rows)
 
 
 UNITS = {"words": "words", "seconds": "s"}

@@ -97,13 +97,13 @@ def _used(spec: Spec, result: Result) -> str:
     fork.
     """
     several = len(result.candidates) > 1
-    told = {c.name for c in spec.controls if c.front or c.name == "seed"} - ({"num_candidates"} if several else set())
-    told |= {
+    names = {c.name for c in spec.controls if c.front or c.name == "seed"} - ({"num_candidates"} if several else set())
+    names |= {
         c.name
         for c in spec.controls
         if not c.front and c.kind != "text" and result.settings.get(c.name, c.default) != c.default
     }
-    values = {c: result.settings.get(c.name) for c in spec.controls if c.name in told}
+    values = {c: result.settings.get(c.name) for c in spec.controls if c.name in names}
     parts = [escape(f"{c.label} {_shown(value)}") for c, value in values.items() if value is not None]
     if several:
         parts.append(f"best of {len(result.candidates)}")

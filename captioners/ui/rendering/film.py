@@ -52,13 +52,13 @@ def _word(result: Result, position: int, text: str, masked: bool) -> Word:
 
 def film(media: Media, rows: Sequence[tuple[Spec, Result]]) -> bytes:
     """A GIF of all methods, two a row, that plays once and rests on the finished captions."""
-    made = [(spec, result, moments(result), word_maps(media, result)) for spec, result in rows]
+    panels = [(spec, result, moments(result), word_maps(media, result)) for spec, result in rows]
     behind = _input(media)
     pictures = []
     for moment in range(MOMENTS):
-        size = (PANEL[0] * min(2, len(made)), PANEL[1] * -(-len(made) // 2))
+        size = (PANEL[0] * min(2, len(panels)), PANEL[1] * -(-len(panels) // 2))
         picture = Image.new("RGB", size, PAPER)
-        for place, (spec, result, along, maps) in enumerate(made):
+        for place, (spec, result, along, maps) in enumerate(panels):
             now = min(len(along) - 1, moment * len(along) // (MOMENTS - 1))
             panel = _panel(spec, result, behind, along[now], _newest(along, now, maps))
             picture.paste(panel, (PANEL[0] * (place % 2), PANEL[1] * (place // 2)))
@@ -78,8 +78,8 @@ def _newest(along: list[list[Word]], now: int, maps: list[WordMap]) -> WordMap |
     """The map of the strongest of the words that have just come; at the end, of the strongest of all."""
     before = along[now - 1] if 0 < now < len(along) - 1 else []
     final = [word.text for word in along[-1]]  # a map is of the word that stayed
-    there = [i for i, word in enumerate(along[now]) if not word.masked and i < len(final) and word.text == final[i]]
-    new = {i for i in there if i >= len(before) or before[i].text != along[now][i].text}
+    arrived = [i for i, word in enumerate(along[now]) if not word.masked and i < len(final) and word.text == final[i]]
+    new = {i for i in arrived if i >= len(before) or before[i].text != along[now][i].text}
     fresh = [m for m in maps if new & {*m.positions}]
     return max(fresh, key=lambda m: m.gain, default=None)
 

@@ -43,13 +43,13 @@ class WordMap:
 
 def word_maps(media: Media, result: Result) -> list[WordMap]:
     """A map for each word; none if the result does not tell."""
-    found = of_result(result)
-    if not found:
+    attribution = of_result(result)
+    if not attribution:
         return []
-    values = _values(media, found)
-    strongest = max(max(some) for some in values)
+    values = _values(media, attribution)
+    strongest = max(max(cells_of_word) for cells_of_word in values)
     maps = []
-    for word, cells in zip(found.words, values, strict=True):
+    for word, cells in zip(attribution.words, values, strict=True):
         scale = max(max(cells), FAINT * strongest, LEAST)
         lit = np.clip(np.array(cells) / scale, 0, 1)
         shape = GRIDS["image"] if media.kind == "image" else (1, len(cells))
@@ -57,8 +57,10 @@ def word_maps(media: Media, result: Result) -> list[WordMap]:
     return maps
 
 
-def _values(media: Media, found: Attribution) -> list[list[float]]:
-    return [word.cells if media.kind == "image" else along_time(word.cells, media.seconds) for word in found.words]
+def _values(media: Media, attribution: Attribution) -> list[list[float]]:
+    return [
+        word.cells if media.kind == "image" else along_time(word.cells, media.seconds) for word in attribution.words
+    ]
 
 
 def draw(lit: np.ndarray, over_picture: bool) -> Image.Image:
@@ -87,23 +89,23 @@ def where_html(method: str, media: Media, result: Result) -> str:
     figures = "".join(_figure(m) for m in maps)
     height, width = media.data.shape[:2] if media.kind == "image" else (1, 4)
     style = f"--picture: url({_behind(media)}); --shape: {width} / {height}"
-    told = (
+    seen = (
         "Bright is where the word comes from: hiding it makes the word less likely, "
         "by so many nats at its strongest cell."
     )
     heard = "Orange is when the word was heard: hiding it makes the word less likely, by so many nats at its strongest."
     return (
-        f'{head}<p class="cl-note">{told if media.kind == "image" else heard}</p>'
+        f'{head}<p class="cl-note">{seen if media.kind == "image" else heard}</p>'
         f'<div class="cl-where cl-{media.kind}" style="{escape(style)}">{figures}</div></details>'
     )
 
 
 def _figure(word: WordMap) -> str:
     at = " ".join(map(str, word.positions))
-    said = f"{escape(word.word)} <span>{number(word.gain, '+.2f')}</span>"
+    label = f"{escape(word.word)} <span>{number(word.gain, '+.2f')}</span>"
     return (
         f'<figure class="cl-word" data-at="{at}"><span class="cl-thumb"><img alt="" src="{png_uri(word.image)}"></span>'
-        f"<figcaption>{said}</figcaption></figure>"
+        f"<figcaption>{label}</figcaption></figure>"
     )
 
 

@@ -142,13 +142,13 @@ def comparison_figure(runs: Sequence[tuple[Spec, Result, Result]]) -> go.Figure:
             "line": {"color": colours[i % len(colours)], "width": 2},
             "hovertemplate": "%{text}<br>perplexity %{x:.3g}, CLIPScore %{y:.2f}<extra></extra>",
         }
-        same = ends[0] == ends[1]  # no arrow without a way to go
+        unchanged = ends[0] == ends[1]  # no arrow without a way to go
         figure.add_scatter(
-            x=[e[0] for e in ends], y=[e[1] for e in ends], name=spec.title + (" (no change)" if same else ""), text=text,
-            mode="lines+markers", marker={"size": 14, "symbol": "circle" if same else "arrow", "angleref": "previous",
+            x=[e[0] for e in ends], y=[e[1] for e in ends], name=spec.title + (" (no change)" if unchanged else ""), text=text,
+            mode="lines+markers", marker={"size": 14, "symbol": "circle" if unchanged else "arrow", "angleref": "previous",
             "opacity": [0, 1]}, **shared,
         )  # fmt: skip
-        if not same:
+        if not unchanged:
             circle = {"size": 9, "symbol": "circle-open", "line": {"width": 2}}
             figure.add_scatter(
                 x=[ends[0][0]], y=[ends[0][1]], text=text[:1], mode="markers", marker=circle, showlegend=False, **shared

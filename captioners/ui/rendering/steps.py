@@ -96,12 +96,12 @@ def _probability(trace: TokenTrace, step: int) -> float | None:
 def _moment(result: Result, trace: TokenTrace, step: int) -> str:
     """One cell in words: what stood there and how likely the final word was."""
     frames = result.details.get("denoising", [])
-    here = frames[step]["tokens"] if step < len(frames) else []
-    text, state = here[trace.position][:2] if trace.position < len(here) else ("", "")
+    tokens = frames[step]["tokens"] if step < len(frames) else []
+    text, state = tokens[trace.position][:2] if trace.position < len(tokens) else ("", "")
     stood = "masked" if state == "masked" else f"“{shown(text)}”, {state}" if state else ""
     values = trace.steps[step] if step < len(trace.steps) else {}
-    told = " ".join(f"{name} {number(values[name])}" for name in ("cond", "uncond", "guided") if name in values)
-    return f"{stood}<br><b>{shown(trace.token)}</b> {told}"
+    logprobs = " ".join(f"{name} {number(values[name])}" for name in ("cond", "uncond", "guided") if name in values)
+    return f"{stood}<br><b>{shown(trace.token)}</b> {logprobs}"
 
 
 def _losses(trace: Sequence[TokenTrace]) -> Drawn:

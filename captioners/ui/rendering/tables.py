@@ -28,8 +28,8 @@ def candidates_table(result: Result) -> str:
     variety = ", ".join(
         f"{escape(name)} {number(value)}" for name, value in result.details.get("diversity", {}).items()
     )
-    told = f'<p class="cl-note">Variety: {variety}.</p>' if variety else ""
-    return table("Candidates, best first", ["caption", "ranker's score", "log-probability"], rows) + told
+    note = f'<p class="cl-note">Variety: {variety}.</p>' if variety else ""
+    return table("Candidates, best first", ["caption", "ranker's score", "log-probability"], rows) + note
 
 
 def comparison_table(runs: Sequence[tuple[Spec, Result, Result]]) -> str:

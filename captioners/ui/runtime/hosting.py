@@ -34,4 +34,5 @@ def on_gpu(function: F, seconds: Callable[..., int]) -> F:
         return function
     import spaces
 
-    return spaces.GPU(duration=seconds)(function)
+    lent: F = spaces.GPU(duration=seconds)(function)
+    return lent

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -36,7 +36,8 @@ class Job:
     live: bool = False
 
 
-Work = Callable[[list[Job]], Iterator[tuple[int, Moment]]]  # (number of a job, what it shows now or why it cannot) …
+# yields (number of a job, what it shows now or why it cannot)
+Work = Callable[[list[Job]], Generator[tuple[int, Moment], None, None]]
 
 
 def loan_seconds(jobs: Sequence[Job]) -> int:
@@ -45,8 +46,8 @@ def loan_seconds(jobs: Sequence[Job]) -> int:
 
 
 def _seconds(job: Job) -> float:
-    passes = max(registry.find(job.method).passes(s) for s in job.settings)
-    rows = sum(s.get("num_candidates", 1) for s in job.settings)
+    passes: float = max(registry.find(job.method).passes(s) for s in job.settings)
+    rows: int = sum(s.get("num_candidates", 1) for s in job.settings)
     return PASS * passes * (1 + ROW * (rows - 1))
 
 
@@ -78,7 +79,7 @@ class Loans:
         with self._lock:
             loan = self._gathering.get(visitor)
             first = loan is None
-            if first:
+            if loan is None:
                 loan = self._gathering[visitor] = Loan()
             moments = loan.add(job)
         if first:

@@ -32,4 +32,9 @@ class ModelThreads:
 
         It knows whose request it is, which a ZeroGPU Space asks for.
         """
-        return self._pool.submit(copy_context().run, next, moments, None)
+        context = copy_context()
+        return self._pool.submit(lambda: context.run(_next_or_none, moments))
+
+
+def _next_or_none(moments: Iterator[T]) -> T | None:
+    return next(moments, None)

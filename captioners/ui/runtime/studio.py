@@ -5,7 +5,7 @@ A lab reads each weights file once, so within one studio (media, method, setting
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -113,8 +113,9 @@ class Studio:
 
     def _moments(self, media: Media, method: str, settings: Sequence[Settings], live: bool) -> Iterator[list[Step]]:
         registry.find(method).check(media)
-        steps = {s: self._find(media, method, s) for s in settings}
-        missing = [s for s, step in steps.items() if step is None]
+        cached = {s: self._find(media, method, s) for s in settings}
+        steps = {s: step for s, step in cached.items() if step is not None}
+        missing = [s for s in cached if s not in steps]
         if missing:
             for moment in self._compute(Job(media, method, missing, live)):
                 steps |= dict(zip(missing, moment, strict=False))
@@ -131,7 +132,7 @@ class Studio:
         """What needs the models and nothing else: decoding, and at the end the judges."""
         return self.lab.run([job.media] * len(job.settings), job.method, job.settings, job.live)
 
-    def _work(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Moment]]:
+    def _work(self, jobs: Sequence[Job]) -> Generator[tuple[int, Moment], None, None]:
         """Several jobs on one loan, coming on together.
 
         A sentence for the visitor is a value: raised, it would not arrive.
@@ -151,25 +152,26 @@ class Studio:
     def results(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Result]:
         """The finished results alone."""
         *_, last = self.stream(media, method, settings, live=False)
-        return [step.result for step in last]
+        return [step.finished for step in last]
 
-    def each(self, media: Media, asked: Sequence[tuple[str, Settings]]) -> Iterator[Result | CaptionLabError]:
+    def each(self, media: Media, runs: Sequence[tuple[str, Settings]]) -> Iterator[Result | CaptionLabError]:
         """One input by several methods: what each answers, or why it cannot. A lent GPU is borrowed once for all."""
-        failed = self._borrow(media, asked) if self._loans else {}
-        for method, settings in asked:
+        failed = self._borrow(self._loans, media, runs) if self._loans else {}
+        for method, settings in runs:
             try:
                 yield failed[method] if method in failed else self.results(media, method, [settings])[0]
             except CaptionLabError as error:
                 yield error
 
-    def _borrow(self, media: Media, asked: Sequence[tuple[str, Settings]]) -> dict[str, CaptionLabError]:
+    def _borrow(self, loans: Loans, media: Media, runs: Sequence[tuple[str, Settings]]) -> dict[str, CaptionLabError]:
         """All that is not known yet is made on one loan and kept; what cannot be made is told, by method."""
-        jobs = [Job(media, method, [s]) for method, s in asked if self._find(media, method, s) is None]
-        answers = dict(zip([job.method for job in jobs], self._loans.run_all(jobs) if jobs else [], strict=True))
+        jobs = [Job(media, method, [s]) for method, s in runs if self._find(media, method, s) is None]
+        answers = dict(zip([job.method for job in jobs], loans.run_all(jobs) if jobs else [], strict=True))
         for job in jobs:
-            if not isinstance(answers[job.method], CaptionLabError):
-                self._kept.keep((media.hash, job.method, job.settings[0]), answers[job.method][0])
-        return {method: answer for method, answer in answers.items() if isinstance(answer, CaptionLabError)}
+            answer = answers[job.method]
+            if not isinstance(answer, CaptionLabError):
+                self._kept.keep((media.hash, job.method, job.settings[0]), answer[0])
+        return {method: error for method, error in answers.items() if isinstance(error, CaptionLabError)}
 
     def explain(self, media: Media, result: Result, waits: bool = False) -> Result:
         """The result with where its words come from.
@@ -181,15 +183,15 @@ class Studio:
         ):  # a lent GPU is given back when the captions are there
             return result
 
-        def told() -> Iterator[Result]:
+        def explaining() -> Iterator[Result]:
             yield self.lab.explain(result, media)
 
-        return self._threads.next(told()).result() or result
+        return self._threads.next(explaining()).result() or result
 
     def known(self, media: Media, method: str, settings: Sequence[Settings]) -> list[Step] | None:
         """The finished steps if every one has been computed before."""
-        steps = [self._find(media, method, s) for s in settings]
-        return None if None in steps else steps
+        steps = [step for s in settings if (step := self._find(media, method, s)) is not None]
+        return steps if len(steps) == len(settings) else None
 
     def warm_up(self, path: str) -> None:
         """Caption one file by every method that can, so that the first visitor does not wait for weights."""

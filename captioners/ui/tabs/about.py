@@ -60,8 +60,8 @@ def about_html(specs: Sequence[Spec], profile: str) -> str:
 
 def _method(spec: Spec) -> str:
     """What there is to say of a method: its spec, with its explanation or else the words at the top of its file."""
-    if told := spec.explanation:
-        words = f"<p>{escape(told.works)}</p><p><strong>Where it fails.</strong> {escape(told.fails)}</p>"
+    if explanation := spec.explanation:
+        words = f"<p>{escape(explanation.works)}</p><p><strong>Where it fails.</strong> {escape(explanation.fails)}</p>"
     else:
         module = sys.modules[registry.find(spec.id).__module__]
         words = "".join(

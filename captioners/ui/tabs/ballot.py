@@ -10,12 +10,11 @@ from functools import lru_cache
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import soundfile
 
 from captioners.media import load_media
-from captioners.study.analysis import JUDGES
+from captioners.study.analysis import JUDGES, Standing, StudyReport
 from captioners.study.preparing import Input
 from captioners.study.report import figures_html, strength_plot
 from captioners.study.store import Ballot
@@ -64,8 +63,8 @@ def ballot_html(ballot: Ballot, item: Input, progress: str, revealed: str = "") 
         f'<section class="cl-card"><h2>{name}</h2><p>{escape(caption)}</p></section>'
         for name, caption in zip("AB", ballot.captions, strict=True)
     )
-    told = f'<p class="cl-revealed" role="status">{escape(revealed)}</p>' if revealed else ""
-    return f'<div class="cl-ballot">{progress}{media_html(item)}<div class="cl-pair">{cards}</div>{told}</div>'
+    answer = f'<p class="cl-revealed" role="status">{escape(revealed)}</p>' if revealed else ""
+    return f'<div class="cl-ballot">{progress}{media_html(item)}<div class="cl-pair">{cards}</div>{answer}</div>'
 
 
 def reveal(ballot: Ballot) -> str:
@@ -74,15 +73,15 @@ def reveal(ballot: Ballot) -> str:
         return "This pair was a check whether captions are read."
     verdicts = []
     for judge, sign in JUDGES.items():
-        scores = [side.get(judge) for side in ballot.scores]
-        if None not in scores:
+        scores = [score for side in ballot.scores if (score := side.get(judge)) is not None]
+        if len(scores) == 2:
             gain = sign * (scores[0] - scores[1])
             verdicts.append(f"{judge} prefers {'A' if gain > 0 else 'B' if gain < 0 else 'neither'}")
     judged = f" {'; '.join(verdicts)}." if verdicts else ""
     return f"A was {ballot.systems[0]}, B was {ballot.systems[1]}.{judged}"
 
 
-def leaderboard_html(cast: int, questions: Sequence[dict[str, Any]]) -> str:
+def leaderboard_html(cast: int, questions: Sequence[Standing]) -> str:
     """Strengths so far, or how many votes are missing until they are shown."""
     if cast < OPENS:
         return f'<p class="cl-legend">The leaderboard opens after {OPENS} votes: you have {cast}.</p>'
@@ -98,6 +97,6 @@ def leaderboard_html(cast: int, questions: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def results_html(report: dict[str, Any]) -> str:
+def results_html(report: StudyReport) -> str:
     """The study's report inside the page."""
     return f'<article class="cl-about cl-results">{figures_html(report)}</article>'

@@ -110,8 +110,10 @@ def caption_files(studio: Studio, paths: Sequence[str], methods: Sequence[str]) 
             continue
         answers = studio.each(media, [(spec.id, spec.settings()) for spec in specs])
         for spec, answer in zip(specs, answers, strict=True):
-            failed = isinstance(answer, CaptionLabError)
-            yield BatchEntry(name, spec.id, error=str(answer)) if failed else BatchEntry(name, spec.id, answer)
+            if isinstance(answer, CaptionLabError):
+                yield BatchEntry(name, spec.id, error=str(answer))
+            else:
+                yield BatchEntry(name, spec.id, answer)
 
 
 def _media(name: str, content: str | bytes | MediaError) -> Media:
@@ -192,15 +194,15 @@ class Batch:
         files: list[str] | None,
         methods: list[str],
         progress: gr.Progress = gr.Progress(),  # noqa: B008 (Gradio's way)
-    ) -> Iterator[tuple]:
+    ) -> Iterator[tuple[str, list[BatchEntry]]]:
         if not files:
             raise gr.Error("There are no files yet: drop some, or a zip.", print_exception=False)
         if not methods:
             raise gr.Error("No method is chosen: tick at least one.", print_exception=False)
         rows: list[BatchEntry] = []
-        total, seen = count_files(files), set()
+        total, files_done = count_files(files), set()
         for row in caption_files(self.studio, files, methods):
             rows.append(row)
-            seen.add(row.file)
-            progress((len(seen), total), desc=row.file, unit="files")
+            files_done.add(row.file)
+            progress((len(files_done), total), desc=row.file, unit="files")
             yield batch_table(rows), list(rows)

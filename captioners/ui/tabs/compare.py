@@ -10,9 +10,9 @@ from typing import Any
 import gradio as gr
 
 from captioners.media import MediaError
-from captioners.types import Spec
+from captioners.types import Result, Spec
 from captioners.ui.components import knobs, sharing
-from captioners.ui.components.card_controller import SCALE, CardController
+from captioners.ui.components.card_controller import SCALE, CardController, Runs
 from captioners.ui.components.control_panel import ControlPanel
 from captioners.ui.components.downloads import save_button
 from captioners.ui.rendering.card import head_html, message_html
@@ -113,19 +113,19 @@ class Compare:
 
     def _wire_panel(self) -> None:
         panel, asked = self.panel, self.asked
-        for made, tab, example in panel.inputs:
-            made.change(self._pick, made, [made, self.source, *asked], preprocess=False, **QUICK)
+        for upload, tab, example in panel.inputs:
+            upload.change(self._pick, upload, [upload, self.source, *asked], preprocess=False, **QUICK)
             tab.select(
-                self._switch(example), [made, self.source], [made, self.source, *asked], preprocess=False, **QUICK
+                self._switch(example), [upload, self.source], [upload, self.source, *asked], preprocess=False, **QUICK
             )
         panel.run.click(self._ask, None, asked, **QUICK)
         panel.methods.input(self._choose, panel.methods, [*(c.column for c in self.cards), *asked], **QUICK)
         gr.on([panel.seed.submit, panel.seed.blur], self._ask, None, asked, **QUICK)
         panel.dice.click(lambda: [randrange(2**31), *self._ask()], None, [panel.seed, *asked], **QUICK)
-        for name, made in panel.front.items():
+        for name, component in panel.front.items():
             listening = [c.asked for c in self.cards if c.spec.listens_to(name)]
-            knobs.moved(made)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
-        own = [made for c in self.cards for made in c.own.values()]
+            knobs.moved(component)(_touch(name, len(listening)), self.touched, [self.touched, *listening], **QUICK)
+        own = [component for c in self.cards for component in c.own.values()]
         for name, values in knobs.presets(panel.specs).items():
             panel.presets[name].click(
                 self._preset(name, values), None, [self.touched, *panel.front.values(), *own, *asked], **QUICK
@@ -136,17 +136,17 @@ class Compare:
         """Runs when asked; then its result joins the others, and other guidance scales are decoded ahead."""
         inputs = [self.source, self.touched, self.panel.seed, *self.panel.front.values(), *card.own.values()]
         outputs = [card.body, card.plot, card.numbers, card.runs]
-        for made in card.own.values():
-            knobs.moved(made)(_number, None, card.asked, **QUICK)
+        for component in card.own.values():
+            knobs.moved(component)(_number, None, card.asked, **QUICK)
         shown = [self.panel.methods, *inputs]
         shows = card.asked.change(_if_chosen(card), shown, outputs, trigger_mode="always_last", **HEAVY, **PRIVATE)
         forks = card.body.select(card.controller.fork, [card.runs, *inputs], outputs, **HEAVY, **PRIVATE)
         explains = []
         for event in (shows, forks):
             event.success(self._together, self.runs, [self.chart, self.table], **PRIVATE)
-            told = [card.numbers, card.runs]
+            explained = [card.numbers, card.runs]
             slowly: dict[str, Any] = {"concurrency_id": "explain", "concurrency_limit": 4, **PRIVATE}
-            explains.append(event.success(card.controller.explain, [card.runs, self.source], told, **slowly))
+            explains.append(event.success(card.controller.explain, [card.runs, self.source], explained, **slowly))
         for newer in (card.asked.change, card.body.select):
             newer(None, cancels=explains, **PRIVATE)
         if not card.spec.listens_to(SCALE):
@@ -166,7 +166,7 @@ class Compare:
     def _wire_sharing(self) -> None:
         """The view is written to the address whenever it changes and read from it when the page opens."""
         view = sharing.PageLink([c.spec for c in self.cards], self.panel.controls)
-        own = [made for c in self.cards for made in c.own.values()]
+        own = [component for c in self.cards for component in c.own.values()]
         parts = [self.panel.methods, self.touched, self.panel.seed, *self.panel.front.values(), *own]
         shown = [*(c.column for c in self.cards), self.panel.kinds, self.panel.picture, self.panel.sound]
         self.page.load(view.restore, None, [*shown, *parts], **QUICK)
@@ -176,7 +176,7 @@ class Compare:
 
     # --------------------------------------------------------------------------------------------------- events
 
-    def _pick(self, payload: dict | None) -> list[Any]:
+    def _pick(self, payload: dict[str, Any] | None) -> list[Any]:
         """A new file.
 
         It is read at once, so that a bad one is told of once and not by every card, and taken away again.
@@ -196,7 +196,7 @@ class Compare:
         A tab is also told when the page opens.
         """
 
-        def switch(payload: dict | None, source: str | None) -> list[Any]:
+        def switch(payload: dict[str, Any] | None, source: str | None) -> list[Any]:
             if payload:
                 return self._pick(payload)
             return [example if source else gr.skip(), gr.skip(), *(gr.skip() for _ in self.asked)]
@@ -223,19 +223,19 @@ class Compare:
         """New numbers for all cards, which make them run."""
         return [_number() for _ in self.cards]
 
-    def _rows(self, runs: tuple) -> list[tuple]:
+    def _rows(self, runs: Sequence[Runs | None]) -> list[tuple[Spec, Result, Result]]:
         return [(card.spec, *pair) for card, pair in zip(self.cards, runs, strict=True) if pair]
 
-    def _together(self, *runs: tuple | None) -> tuple:
+    def _together(self, *runs: Runs | None) -> tuple[Any, str]:
         """The chart and the table of all methods that have an answer."""
         rows = self._rows(runs)
         return (comparison_figure(rows), comparison_table(rows)) if rows else (None, "")
 
-    def _report(self, source: str | None, *runs: tuple | None) -> str:
+    def _report(self, source: str | None, *runs: Runs | None) -> str:
         rows = self._rows(runs)
         return sharing.as_html(self.studio.media(source), rows) if rows else ""
 
-    def _film(self, source: str | None, *runs: tuple | None) -> str:
+    def _film(self, source: str | None, *runs: Runs | None) -> str:
         rows = [(spec, guided) for spec, guided, _ in self._rows(runs)]
         return film_text(self.studio.media(source), rows) if rows else ""
 
@@ -253,7 +253,7 @@ def _if_chosen(card: Card) -> Callable[..., Iterator[Any]]:
 
 
 def _number() -> int:
-    """One that has not been there before."""
+    """A number that has not been given before."""
     return randrange(2**62)
 
 

@@ -17,7 +17,8 @@ from captioners.spreadsheets import csv_text
 from captioners.types import CaptionLabError, Control, Result, Spec, to_json
 from captioners.ui.components.downloads import save_button
 from captioners.ui.rendering.markup import number, table
-from captioners.ui.rendering.plots import GREEN, ORANGE, PURPLE, dressed
+from captioners.ui.rendering.plots import dressed
+from captioners.ui.rendering.steps import GREEN, ORANGE, PURPLE
 from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
@@ -161,15 +162,18 @@ class Sweep:
     def _limits(self, method: str, control: str) -> tuple[float, float]:
         return _range(_control(self.specs[method], control))
 
-    def _begin(self, swept: Swept | None, source: str | None, *values: Any) -> tuple:
-        """An example instead of empty space."""
+    def _begin(self, swept: Swept | None, source: str | None, *values: Any) -> tuple[Any, Any, Any]:
+        """Run the open example when the tab is opened, instead of showing empty space."""
         return self._run(source, *values) if swept is None and source else (gr.skip(), gr.skip(), gr.skip())
 
-    def _run(self, source: str | None, method: str, control: str, low: float, high: float, count: float) -> tuple:
+    def _run(
+        self, source: str | None, method: str, control: str, low: float, high: float, count: float
+    ) -> tuple[Any, Any, Any]:
         try:
             media, spec = self.studio.media(source), self.specs[method]
             values = spread(_control(spec, control), low, high, int(count))
-            results = self.studio.results(media, method, [spec.settings(**{control: value}) for value in values])
+            points: list[dict[str, Any]] = [{control: value} for value in values]
+            results = self.studio.results(media, method, [spec.settings(**point) for point in points])
         except CaptionLabError as error:
             raise gr.Error(str(error), print_exception=False) from error
         swept = Swept(method, control, values, results, spec.title, _control(spec, control).label, media.name)

@@ -18,12 +18,12 @@ from typing import Any
 import gradio as gr
 
 from captioners import registry
-from captioners.study.analysis import analyse, strengths
+from captioners.study.analysis import Standing, analyse, strengths
 from captioners.study.design import make_design
 from captioners.study.preparing import Input, Preparation
 from captioners.study.report import csv_report
 from captioners.study.store import Ballot, Store
-from captioners.types import CaptionLabError
+from captioners.types import CaptionLabError, Modality
 from captioners.ui.components import examples
 from captioners.ui.components.downloads import save_button
 from captioners.ui.runtime.hosting import HEAVY, gpu_is_lent
@@ -43,7 +43,8 @@ YOURS = (
 def examples_study(studio: Studio, store: Store, profile: str) -> Preparation:
     """Guided against unguided, and method against method, on the page's own examples."""
     paths = [Path(p) for pair in zip_longest(examples.PICTURES, examples.SOUNDS) for p in pair if p]
-    kinds = {str(p): "image" for p in examples.PICTURES} | {str(p): "audio" for p in examples.SOUNDS}
+    kinds: dict[str, Modality] = {str(p): "image" for p in examples.PICTURES}
+    kinds |= {str(p): "audio" for p in examples.SOUNDS}
     several = len(registry.available()) > 1
     design = make_design("Our examples", ["guidance", "methods"] if several else ["guidance"], share=0)
     return Preparation(store, design, [Input(p.name, p, kinds[str(p)]) for p in paths], profile, studio)
@@ -67,7 +68,7 @@ class VotingPanel:
             reveals,
         )
         self._ahead: Thread | None = None
-        self._board, self._counting = (0.0, list[dict[str, Any]]()), Lock()
+        self._board, self._counting = (0.0, list[Standing]()), Lock()
         questions = self.study.design.questions
         self.rater = gr.BrowserState("", storage_key=f"caption-lab-rater-{self.study.id}", secret="caption-lab")
         self.results = gr.HTML(visible=False, elem_classes="cl-narrow")
@@ -128,8 +129,8 @@ class VotingPanel:
             while (ballot := self.store.ballot(self.study, rater)) is None and self.preparation.prepare_next():
                 pass
         except CaptionLabError as error:  # told in place: an error outside of the queue would not reach the page
-            told = f'{self._intro()}<p role="alert">{escape(str(error))}</p>'
-            return [gr.skip(), gr.skip(), told, gr.Button(visible=True), *self._nothing()[4:]]
+            message = f'{self._intro()}<p role="alert">{escape(str(error))}</p>'
+            return [gr.skip(), gr.skip(), message, gr.Button(visible=True), *self._nothing()[4:]]
         self._prepare_ahead()
         return self._show(rater, ballot)
 
@@ -150,11 +151,11 @@ class VotingPanel:
     def _forget(self, rater: str) -> list[Any]:
         """Delete everything about this rater, here and in his browser."""
         count = self.store.forget(self.study.id, rater)
-        told = f'{self._intro()}<p role="status">{count} {"vote" if count == 1 else "votes"} deleted.</p>'
+        message = f'{self._intro()}<p role="status">{count} {"vote" if count == 1 else "votes"} deleted.</p>'
         return [
             "",
             -1,
-            told,
+            message,
             gr.Button("Begin", visible=True),
             gr.Column(visible=False),
             *self._blank(),
@@ -179,25 +180,25 @@ class VotingPanel:
         progress = self._progress(rater)
         if ballot is None:
             thanks = "That was all: thank you. You may close the page."
-            done = f'<div class="cl-ballot">{progress}<p role="status">{thanks}</p></div>'
+            message = f'<div class="cl-ballot">{progress}<p role="status">{thanks}</p></div>'
             return [
                 rater,
                 -1,
-                done,
+                message,
                 gr.Button(visible=False),
                 gr.Column(visible=False),
                 *self._blank(),
                 *self._standing(rater),
             ]
         html = ballot_html(ballot, self.preparation.inputs[ballot.item], progress)
-        asked = [gr.Button(visible=False), gr.Column(visible=True), *self._blank()]
-        return [rater, ballot.position, html, *asked, *self._standing(rater)]
+        controls = [gr.Button(visible=False), gr.Column(visible=True), *self._blank()]
+        return [rater, ballot.position, html, *controls, *self._standing(rater)]
 
     def _reveal(self, rater: str, ballot: Ballot) -> list[Any]:
         progress = self._progress(rater)
         html = ballot_html(ballot, self.preparation.inputs[ballot.item], progress, reveal(ballot))
-        asked = [gr.Button("Next pair", visible=True), gr.Column(visible=False), *self._blank()]
-        return [rater, -1, html, *asked, *self._standing(rater)]
+        controls = [gr.Button("Next pair", visible=True), gr.Column(visible=False), *self._blank()]
+        return [rater, -1, html, *controls, *self._standing(rater)]
 
     def _waiting(self, rater: str) -> list[Any]:
         """A rater who comes back to the tab."""
@@ -244,16 +245,20 @@ class VotingPanel:
         cast, _ = self.store.progress(self.study, rater)
         return leaderboard_html(cast, self._standings() if cast >= OPENS else ())
 
-    def _standings(self) -> Sequence[dict[str, Any]]:
+    def _standings(self) -> Sequence[Standing]:
         """Everybody's votes, counted anew when the last count is not fresh."""
         with self._counting:
             counted, board = self._board
             if not board or time.monotonic() - counted > FRESH:
                 votes = [v for v in self.store.votes(self.study.id) if not v.is_check]
-                asked = [(q, [v for v in votes if v.question == q.id]) for q in self.study.design.questions]
+                by_question = [(q, [v for v in votes if v.question == q.id]) for q in self.study.design.questions]
                 board = [
-                    {"text": q.text, "votes": len(said), "strengths": strengths(said, LEADERBOARD_RESAMPLES)}
-                    for q, said in asked
+                    {
+                        "text": q.text,
+                        "votes": len(question_votes),
+                        "strengths": strengths(question_votes, LEADERBOARD_RESAMPLES),
+                    }
+                    for q, question_votes in by_question
                 ]
                 self._board = time.monotonic(), board
             return board

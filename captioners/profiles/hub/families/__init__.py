@@ -58,12 +58,12 @@ def families() -> dict[str, Loader]:
 
 def load_captioner(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     """The captioner in a folder, by whichever family reads it."""
-    known, found = families(), model_type(path, source)
-    if found not in known:
+    by_type, kind = families(), model_type(path, source)
+    if kind not in by_type:
         raise ValueError(
-            f"it is a {found or 'model without a configuration'}, and captioners are one of {', '.join(known)}."
+            f"it is a {kind or 'model without a configuration'}, and captioners are one of {', '.join(by_type)}."
         )
-    model = known[found](path, source, loader)
+    model = by_type[kind](path, source, loader)
     return replace(model, decoder=ReplayedDecoder(model.decoder)) if loader.replays else model
 
 

@@ -23,10 +23,10 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     from captioners.nets.from_transformers import blip_decoder
 
     model = loader.ready(BlipForConditionalGeneration.from_pretrained(path, dtype=loader.dtype))
-    seen, processor, text = model.vision_model, BlipImageProcessor.from_pretrained(path), model.config.text_config
+    encoder, processor, text = model.vision_model, BlipImageProcessor.from_pretrained(path), model.config.text_config
 
     def grids(media: list[Media]) -> Tensor:
-        cells: Tensor = seen(processed(processor, media, loader)).last_hidden_state
+        cells: Tensor = encoder(processed(processor, media, loader)).last_hidden_state
         return cells
 
     null, words = null_cells("image", path, source, grids)

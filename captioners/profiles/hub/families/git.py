@@ -22,14 +22,14 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     from captioners.nets.from_transformers import git_decoder
 
     model = loader.ready(GitForCausalLM.from_pretrained(path, dtype=loader.dtype))
-    seen, project, processor = (
+    encoder, project, processor = (
         model.git.image_encoder,
         model.git.visual_projection,
         CLIPImageProcessor.from_pretrained(path),
     )
 
     def grids(media: list[Media]) -> Tensor:
-        cells: Tensor = project(seen(processed(processor, media, loader)).last_hidden_state)
+        cells: Tensor = project(encoder(processed(processor, media, loader)).last_hidden_state)
         return cells
 
     tokenizer = AutoTokenizer.from_pretrained(path)

@@ -27,11 +27,11 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     model = loader.ready(VisionEncoderDecoderModel.from_pretrained(path, dtype=loader.dtype))
     if model.config.decoder.model_type != "gpt2":
         raise ValueError(f"its decoder is a {model.config.decoder.model_type}, and only a GPT-2 can be read.")
-    seen, processor = model.encoder, ViTImageProcessor.from_pretrained(path)
+    encoder, processor = model.encoder, ViTImageProcessor.from_pretrained(path)
     project = getattr(model, "enc_to_dec_proj", None)
 
     def grids(media: list[Media]) -> Tensor:
-        cells = seen(processed(processor, media, loader)).last_hidden_state
+        cells = encoder(processed(processor, media, loader)).last_hidden_state
         projected: Tensor = cells if project is None else project(cells)
         return projected
 
