@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from captioners import registry
 from captioners.lab import Lab
 from captioners.media import load_media
+from captioners.nets.encoders import square_pixels
 from captioners.profiles.hub import matchers
 from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.matchers import SkipWeightInit, load_open_clip
