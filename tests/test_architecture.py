@@ -53,7 +53,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "attribution": {"captioner", "types"},
     "metrics": {"attribution", "contract", "sound_classes", "types", "words"},
-    "lab": {"attribution", "captioner", "contract", "metrics", "profiles", "registry", "types", "words"},
+    "lab": {"attribution", "captioner", "contract", "media", "metrics", "profiles", "registry", "types", "words"},
     "evaluation": {
         "attribution",
         "contract",
