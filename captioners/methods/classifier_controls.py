@@ -43,7 +43,7 @@ CONTROLS = (
         "relevance_weight",
         "Relevance weight λ2",
         "How much matching the input counts; 0 is off, 1 is ZeroCap's.",
-        0.4,
+        0.6,
         0,
         4,
         0.1,
