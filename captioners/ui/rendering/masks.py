@@ -28,7 +28,15 @@ def condition_html(media: Media, result: Result) -> str:
         behind = data_uri(media, SIDE) if media.kind == "image" else ""
         figures.append(_figure(media, behind, masked, words, f"What the masked branch sees: {words}."))
     if seen:
-        figures.append(_figure(media, seen, masked, "the codes as a picture", "What the codes hold, painted: what things are more than how they look."))
+        figures.append(
+            _figure(
+                media,
+                seen,
+                masked,
+                "the codes as a picture",
+                "What the codes hold, painted: what things are more than how they look.",
+            )
+        )
     return "".join(figures)
 
 
