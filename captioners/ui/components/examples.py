@@ -8,11 +8,11 @@ from __future__ import annotations
 from captioners.resources import EXAMPLES
 
 PICTURE_NAMES = [
-    "kitten",
+    "train-tracks",
     "polar-bear",
     "cow",
     "giraffes",
-    "train-tracks",
+    "kitten",
     "kitchen",
     "pool",
     "beach",
