@@ -62,8 +62,8 @@ def normalise(scores: Tensor) -> Tensor:
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """KL(p ‖ q) of log-probabilities, over the last dimension; 0 · log 0 = 0."""
-    terms = p.exp() * (p - q)
-    return terms.masked_fill(torch.isneginf(p), 0.0).sum(-1)
+    probability = p.exp()  # 0 also where a very small log-probability leaves nothing
+    return (probability * (p - q)).masked_fill(probability == 0, 0.0).sum(-1)
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import itertools
 import json
 
 import pytest
+from typists import Counter, Typist
 
 from captioners.ui.components import examples
 
@@ -65,8 +66,6 @@ def test_an_example_is_captioned_when_it_is_chosen(visit):
 
 
 def test_the_guidance_slider_changes_only_methods_that_listen(visit):
-    from conftest import Counter
-
     page = visit("?seed=2")
     wait_for_caption(page, "counter", "best of 1")
     before = Counter.runs
@@ -241,8 +240,6 @@ def test_the_steps_of_a_denoised_caption_are_walked_by_keyboard(visit):
 
 
 def test_dragging_the_guidance_slider_shows_what_was_decoded_ahead(visit):
-    from conftest import Typist
-
     page = visit("?seed=7")
     wait_for_all(page)
     page.wait_for_timeout(3000)  # for the ladder, which waits until nobody is at work
