@@ -18,7 +18,18 @@ from captioners.lab import Lab
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.profiles.base import Profile
 from captioners.profiles.store import MissingPart
-from captioners.types import Alternative, Candidate, Control, Result, Spec, Step, StepToken, TokenTrace, to_json
+from captioners.types import (
+    Alternative,
+    Candidate,
+    Control,
+    Result,
+    Settings,
+    Spec,
+    Step,
+    StepToken,
+    TokenTrace,
+    to_json,
+)
 
 WORDS = ("dog", "boat", "tree", "house", "bird", "car", "lamp", "hill")
 
@@ -99,6 +110,21 @@ class NoJudges:
 
 
 SEED = Control("seed", "number", "Seed", "Chooses the words.", 0, 0, 1000, 1)
+
+
+def finished(spec: Spec, caption: str, trace: list[TokenTrace], settings: Settings) -> Result:
+    """The result of a method with one candidate and no model."""
+    return Result(
+        spec.id,
+        caption,
+        [Candidate(caption)],
+        trace,
+        to_json(settings),
+        settings["seed"],
+        "fake",
+        {},
+        {"decode": 0.01},
+    )
 
 
 class Echo(Captioner):
@@ -260,17 +286,7 @@ class Mover(Captioner):
         made = None
         if done:
             caption = "".join(t.text for t in tokens).strip()
-            made = Result(
-                self.spec.id,
-                caption,
-                [Candidate(caption)],
-                trace,
-                to_json(settings),
-                settings["seed"],
-                "fake",
-                {},
-                {"decode": 0.01},
-            )
+            made = finished(self.spec, caption, trace, settings)
         return Step(count, 20, tokens, trace, result=made)
 
 

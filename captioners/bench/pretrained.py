@@ -88,9 +88,8 @@ def _blip(guided: bool) -> tuple[Work, Work]:
 
     @torch.inference_mode()
     def ours() -> int:
-        condition = decoder.condition({"image": grid}, torch.tensor([0]))[
-            torch.tensor([0])
-        ]  # as method 1 asks for rows
+        rows = torch.tensor([0])
+        condition = decoder.condition({"image": grid}, rows)[rows]  # as method 1 asks for them
         if guided:
             condition = condition.joined(condition.removed())
         ids, past = torch.full((1 + guided, 1), start), None

@@ -89,12 +89,12 @@ class Recording:
         """Other rows of the same shapes."""
         self.given, self.length = condition, past[0][0].shape[2]
         self.condition.mask.copy_(condition.mask)
-        for mine, theirs in zip(self.condition.keys_values, condition.keys_values, strict=True):
-            mine[0].copy_(theirs[0])
-            mine[1].copy_(theirs[1])
-        for mine, theirs in zip(self.room, past, strict=True):
-            mine[0][:, :, : self.length] = theirs[0]
-            mine[1][:, :, : self.length] = theirs[1]
+        for recorded, given in zip(self.condition.keys_values, condition.keys_values, strict=True):
+            recorded[0].copy_(given[0])
+            recorded[1].copy_(given[1])
+        for recorded, given in zip(self.room, past, strict=True):
+            recorded[0][:, :, : self.length] = given[0]
+            recorded[1][:, :, : self.length] = given[1]
 
     def step(self, ids: Tensor) -> Tensor:
         """The next token (b, 1) of every row → logits (b, 1, vocab)."""

@@ -269,10 +269,15 @@ class EmbeddedModels:
 
     @torch.no_grad()
     def painted(self, media: Media) -> np.ndarray | None:
-        """A picture's codes as the small picture (h, w, 3) uint8 that they hold; a sound's cannot be shown."""
+        """A picture's codes as the small picture (h, w, 3) uint8 that they hold.
+
+        A sound's cannot be shown, nor those of a VQ-VAE of another size than the painter's.
+        """
         if media.kind != "image":
             return None
         painter = self.loader.get("image-painter", lambda config: CodePainter(PainterConfig(**config)))
+        if painter.config.codes != self._vq("image").config.codes:
+            return None
         pixels = painter(torch.stack(self.codes([media])))[0]
         picture: np.ndarray = (pixels.permute(1, 2, 0) * 255).round().byte().cpu().numpy()
         return picture

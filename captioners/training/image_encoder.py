@@ -215,8 +215,7 @@ def _in_order(maps: Maps, precision: str, ask: Callable[[Tensor], Tensor]) -> It
     yield from (answers_by_picture[i][None] for i in range(len(maps)))
 
 
-# ------------------------------------------------------------------------------------------------- projection and
-# probes
+# ------------------------------------------------------------------------------------------ projection and probes
 
 
 @torch.no_grad()

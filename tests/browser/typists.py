@@ -2,11 +2,12 @@
 
 import time
 
+import fakes
 import torch
 
 from captioners.captioner import Captioner
 from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, SEED, TEMPERATURE
-from captioners.types import Alternative, Candidate, Result, Spec, Step, StepToken, TokenTrace, to_json
+from captioners.types import Alternative, Spec, Step, StepToken, TokenTrace
 
 
 class Typist(Captioner):
@@ -58,18 +59,7 @@ class Typist(Captioner):
         tokens, caption = [StepToken(w, "final", 0.7) for w in words], "".join(words).strip()
         if settings is None:
             return Step(len(words), 6, tokens, trace)
-        made = Result(
-            self.spec.id,
-            caption,
-            [Candidate(caption)],
-            trace,
-            to_json(settings),
-            settings["seed"],
-            "fake",
-            {},
-            {"decode": 0.01},
-        )
-        return Step(6, 6, tokens, trace, result=made)
+        return Step(6, 6, tokens, trace, result=fakes.finished(self.spec, caption, trace, settings))
 
 
 class Counter(Typist):

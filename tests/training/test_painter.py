@@ -1,6 +1,7 @@
 """The painter shows what codes hold: it learns which colours a code stands for, and where."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -47,3 +48,12 @@ def test_pictures_are_squeezed_whole_and_read_once(tmp_path):
     assert found[0, :, 0, 0].tolist() == [0, 0, 0] and found[0, :, 3, 3].tolist() == [200, 100, 0]
     (folder / "images" / "a.png").unlink()
     assert torch.equal(small_pictures(job, "train", 4), found)
+
+
+def test_a_pictures_codes_are_painted_unless_they_are_of_another_size(embedded, picture, sound, monkeypatch):
+    painted = embedded.models.painted(picture)
+    assert painted.shape == (56, 56, 3) and painted.dtype == np.uint8 and painted.std() > 1
+    assert embedded.models.painted(sound) is None
+    other = SimpleNamespace(config=SimpleNamespace(codes=7))
+    monkeypatch.setattr(embedded.models, "_vq", lambda kind: other)
+    assert embedded.models.painted(picture) is None

@@ -1,8 +1,8 @@
 """What stands for no input in p(x), for captioners that were never trained without one.
 
-The mean of some pictures, cell by cell: of what costs no more than one picture it was closest to a trained null cell,
-that of the embedded captioner of version 0.2 (`captioners.evaluation.no_input` measures it). A mixture of pictures was
-closer, and costs one more row for each.
+The mean of some pictures, cell by cell: of what depends on no centred encoder and costs no more than one picture it is
+closest to a trained null cell (assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). A mixture of 16
+pictures is closer, and costs a row for each.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 import gradio as gr
 import numpy as np
 
+from captioners.media.data_uri import jpeg_uri
 from captioners.resources import ASSETS
 from captioners.types import Control, Media, Result, SettingsError, Spec, Step, StepToken, to_json
 from captioners.ui.components import examples, knobs
 from captioners.ui.rendering.card import body_html, head_html, numbers_html
-from captioners.ui.rendering.masks import data_uri
 from captioners.ui.rendering.tables import comparison_table
 from captioners.ui.rendering.tint import legend
 
@@ -145,4 +145,4 @@ def _finished(result: Result) -> Step:
 def _picture(media: Media) -> str:
     if media.kind != "image":
         return f"<p>A sound of {media.seconds:.1f} s.</p>"
-    return f'<img alt="{escape(media.name)}" src="{data_uri(media, 480)}">'
+    return f'<img alt="{escape(media.name)}" src="{jpeg_uri(media, 480)}">'

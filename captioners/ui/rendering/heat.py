@@ -15,10 +15,9 @@ import numpy as np
 from PIL import Image
 
 from captioners.attribution import GRIDS, Attribution, along_time, of_result
-from captioners.media.data_uri import png_uri
+from captioners.media.data_uri import jpeg_uri, png_uri
 from captioners.types import Media, Result
 from captioners.ui.rendering.markup import number
-from captioners.ui.rendering.masks import data_uri
 
 ORANGE = (230, 97, 1)
 # opacity: of the dark over a picture, of the orange on its lit cells, of the orange on a sound
@@ -110,7 +109,7 @@ def _figure(word: WordMap) -> str:
 
 
 def _behind(media: Media) -> str:
-    return data_uri(media, SIDE) if media.kind == "image" else outline_uri(media.data)
+    return jpeg_uri(media, SIDE) if media.kind == "image" else outline_uri(media.data)
 
 
 def outline(samples: np.ndarray, bars: int = BARS) -> list[float]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from html import escape
-from io import BytesIO
 from typing import Any
 
-from PIL import Image
-
+from captioners.media.data_uri import jpeg_uri
 from captioners.types import Media, Result
 
 SIDE = 120  # pixels of the small picture
@@ -25,7 +22,7 @@ def condition_html(media: Media, result: Result) -> str:
     if masked:
         (rows, columns), cells = masked["shape"], masked["cells"]
         words = f"{len(cells)} of {rows * columns} cells masked{AXES[media.kind]}"
-        behind = data_uri(media, SIDE) if media.kind == "image" else ""
+        behind = jpeg_uri(media, SIDE) if media.kind == "image" else ""
         figures.append(_figure(media, behind, masked, words, f"What the masked branch sees: {words}."))
     if seen:
         figures.append(
@@ -54,12 +51,3 @@ def _figure(media: Media, behind: str, masked: Mapping[str, Any] | None, words: 
         f'aria-label="{escape(words)}">{image}'
         f'<path d="{lines}"/>{squares}</svg><figcaption>{escape(caption)}</figcaption></figure>'
     )
-
-
-def data_uri(media: Media, side: int) -> str:
-    """A picture, no larger than `side` pixels, as text."""
-    image = Image.fromarray(media.data)
-    image.thumbnail((side, side))
-    buffer = BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

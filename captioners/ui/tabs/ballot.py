@@ -14,11 +14,11 @@ from pathlib import Path
 import soundfile
 
 from captioners.media import load_media
+from captioners.media.data_uri import jpeg_uri
 from captioners.study.analysis import JUDGES, Standing, StudyReport
 from captioners.study.preparing import Input
 from captioners.study.report import figures_html, strength_plot
 from captioners.study.store import Ballot
-from captioners.ui.rendering.masks import data_uri
 
 SIDE = 640  # pixels of a picture on the page
 OPENS = 10  # votes before the leaderboard opens
@@ -36,7 +36,7 @@ def media_html(item: Input) -> str:
 def _media_html(path: Path, _changed: int) -> str:
     media = load_media(path)
     if media.kind == "image":
-        return f'<img class="cl-media" alt="what is captioned" src="{data_uri(media, SIDE)}">'
+        return f'<img class="cl-media" alt="what is captioned" src="{jpeg_uri(media, SIDE)}">'
     sound = BytesIO()
     soundfile.write(sound, media.data, media.rate, format="MP3")
     source = base64.b64encode(sound.getvalue()).decode()
