@@ -11,8 +11,10 @@ the language model alone, which knows nothing of the input.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -150,14 +152,23 @@ class ClassifierGuided(Captioner):
 
     def _allowed(self, captions: list[SteeredCaption], scores: Tensor, position: int) -> Tensor:
         """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a run
-        said before.
+        said before, punctuation behind punctuation.
         """
         tokenizer = self.models.tokenizer
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]] = -math.inf
         for i, caption in enumerate(captions):
-            if caption.moves:
-                scores[i, repeated_tokens(caption.ids, caption.settings["no_repeat"])] = -math.inf
+            if caption.moves and (size := caption.settings["no_repeat"]):
+                scores[i, repeated_tokens(caption.ids, size)] = -math.inf
+                if caption.ids and caption.ids[-1] in self.punctuation:
+                    scores[i, list(self.punctuation)] = -math.inf
         return guidance.normalise(scores)
+
+    @cached_property
+    def punctuation(self) -> frozenset[int]:
+        """Tokens of punctuation alone: a ranker has never read runs of it, and some of them please it."""
+        tokenizer, marks = self.models.tokenizer, {*string.punctuation, " "}
+        pieces = {t: tokenizer.piece(t) for t in range(len(tokenizer)) if t not in tokenizer.special_ids}
+        return frozenset(token for token, piece in pieces.items() if piece and {*piece} <= marks)
 
     def _move(
         self,

@@ -75,7 +75,8 @@ CONTROLS = (
     number(
         "no_repeat",
         "No repeat",
-        "Forbids a guided caption to say a run of this many tokens twice; 0, as in the papers, is off.",
+        "Forbids a guided caption to say a run of this many tokens twice, and punctuation behind punctuation; "
+        "0, as in the papers, is off.",
         2,
         0,
         4,

@@ -38,7 +38,19 @@ class EncoderConfig:
 CLASSES = list(SOUND_CLASSES)
 TEACHER_CLASSES = 521
 FROZEN_STAGES = 2  # the first filters stay ImageNet's: training is three times as fast
-RECIPE = Recipe(epochs=24, batch=32, lr=1.2e-3, weight_decay=0.02, ema=0.99)
+
+
+@dataclass(frozen=True)
+class SoundRecipe(Recipe):
+    """How the encoder learns."""
+
+    balance: float = 0.5  # exponent of a class's rarity in how often its clips are drawn; 0 draws every clip alike
+    speeds: float = 0.1  # clips are played faster or slower by up to this share
+    mixed: float = 0.5  # share of clips that another is laid over
+    taught: float = 30.0  # weight of the teacher's opinion
+
+
+RECIPE = SoundRecipe(epochs=30, batch=32, lr=1.2e-3, weight_decay=0.02, ema=0.99)
 
 
 class SoundClassifier(nn.Module):
@@ -102,19 +114,17 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         rng = torch.Generator().manual_seed(job.seed * 1000 + epoch)
-        order = chosen[torch.randperm(len(chosen), generator=rng)]
-        partner = chosen[torch.randperm(len(chosen), generator=rng)]
+        order, partner = (chosen[drawn(label[chosen], recipe.balance, rng)] for _ in range(2))
         for step in range(steps):
             a, b = order[step * size : (step + 1) * size], partner[step * size : (step + 1) * size]
-            yield mixed(sounds.samples, F.one_hot(label, len(CLASSES)).float(), taught, a, b, rng)
+            yield mixed(sounds.samples, F.one_hot(label, len(CLASSES)).float(), taught, a, b, recipe, rng)
 
     def loss(model: SoundClassifier, batch) -> Tensor:
         samples, target, teacher = (t.to(model.classes.weight.device) for t in batch)
         spectrogram = masked(model.encoder.log_mel(samples))
         classes, taught_logits = model(spectrogram)
-        return F.cross_entropy(classes, target, label_smoothing=0.05) + 30 * F.binary_cross_entropy_with_logits(
-            taught_logits, teacher
-        )
+        opinion = F.binary_cross_entropy_with_logits(taught_logits, teacher)
+        return F.cross_entropy(classes, target, label_smoothing=0.05) + recipe.taught * opinion
 
     def evaluate(model: SoundClassifier) -> dict[str, float]:
         rows = dev.tolist()
@@ -139,16 +149,45 @@ def train(name: str, job: Job) -> dict[str, Any]:
     return {**report, "held_out_clips": "trained on too" if job.final else "held out"}
 
 
+def drawn(label: Tensor, balance: float, rng: torch.Generator) -> Tensor:
+    """As many rows as there are labels (n,), rare classes more often; every clip once where `balance` is 0."""
+    if not balance:
+        return torch.randperm(len(label), generator=rng)
+    rarity = label.bincount()[label].float() ** -balance
+    return rarity.multinomial(len(label), replacement=True, generator=rng)
+
+
+def played(clip: Tensor, speed: float) -> Tensor:
+    """A clip (n,) played at a speed, as long as before: begun again where it ends too early, cut where it is too
+    long.
+    """
+    at = torch.arange(len(clip), dtype=torch.float) * speed
+    left = at.long()
+    share = at - left
+    return clip[left % len(clip)] * (1 - share) + clip[(left + 1) % len(clip)] * share
+
+
 def mixed(
-    samples: Tensor, target: Tensor, taught: Tensor, a: Tensor, b: Tensor, rng: torch.Generator
+    samples: Tensor,
+    target: Tensor,
+    taught: Tensor,
+    a: Tensor,
+    b: Tensor,
+    recipe: SoundRecipe,
+    rng: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rolled in time; half of the clips have another laid over them, the classes share the target by loudness."""
+    """Rolled in time and played at other speeds; some have another laid over them, the classes share the target by
+    loudness.
+    """
     n, length = len(a), samples.shape[1]
-    share = torch.where(torch.rand(n, generator=rng) < 0.5, torch.rand(n, generator=rng) * 0.5, torch.zeros(n))[:, None]
+    is_mixed = torch.rand(n, generator=rng) < recipe.mixed
+    share = torch.where(is_mixed, torch.rand(n, generator=rng) * 0.5, torch.zeros(n))[:, None]
     x, y = samples[a].float() / 32767, samples[b].float() / 32767
     for clips in (x, y):
-        for row, shift in zip(clips, torch.randint(length, (n,), generator=rng).tolist(), strict=True):
-            row.copy_(row.roll(shift))
+        shifts = torch.randint(length, (n,), generator=rng).tolist()
+        speeds = (1 + recipe.speeds * (2 * torch.rand(n, generator=rng) - 1)).tolist()
+        for row, shift, speed in zip(clips, shifts, speeds, strict=True):
+            row.copy_(played(row, speed).roll(shift))
     loud = [clips.square().mean(1, keepdim=True).sqrt().clamp(min=1e-3) for clips in (x, y)]
     mix = (1 - share) * x / loud[0] + share * y / loud[1]
     audible = (share > 0.15).float()

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 from captioners.types import Modality
 
 CAPTIONS_EACH = 5  # captions of one picture or clip in a text corpus that tells which belong together
-HELD_OUT = 5  # one recording of so many is held out where clips have no folds
+HELD_OUT = 5  # one of so many recordings with the same labels is held out where clips have no folds
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,26 @@ def _clips(folder: Path, entry: dict[str, Any]) -> Iterator[Clip]:
                     int(row["fold"]) == entry["dev_fold"],
                 )
             return
-        for row in map(json.loads, file):
-            label = row["label"]
-            recording = next(filter(None, re.match(entry["recording"], row["audio"]).groups()))
-            category = renamed.get(label, label.replace(" ", "_"))
-            yield Clip(
-                folder / "audio" / row["audio"], entry["name"], category, zlib.crc32(recording.encode()) % HELD_OUT == 0
-            )
+        rows = [json.loads(line) for line in file]
+    recordings = [next(filter(None, re.match(entry["recording"], row["audio"]).groups())) for row in rows]
+    held_out = _a_fifth(zip(recordings, (row["label"] for row in rows), strict=True))
+    for row, recording in zip(rows, recordings, strict=True):
+        category = renamed.get(row["label"], row["label"].replace(" ", "_"))
+        yield Clip(folder / "audio" / row["audio"], entry["name"], category, recording in held_out)
+
+
+def _a_fifth(labelled: Iterable[tuple[str, str]]) -> set[str]:
+    """Of recordings, given with the label of each of their clips, a fifth of those with the same labels.
+
+    Which ones follows from the hashes of their names. Drawn from all at once, a label might be missing on one side.
+    """
+    labels: dict[str, set[str]] = {}
+    for recording, label in labelled:
+        labels.setdefault(recording, set()).add(label)
+    alike: dict[frozenset[str], list[str]] = {}
+    for recording in sorted(labels, key=lambda name: zlib.crc32(name.encode())):
+        alike.setdefault(frozenset(labels[recording]), []).append(recording)
+    return {name for names in alike.values() for name in names[: round(len(names) / HELD_OUT)]}
 
 
 def lines(path: Path) -> list[str]:

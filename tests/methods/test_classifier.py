@@ -360,3 +360,14 @@ def test_a_row_that_does_not_move_stays_and_a_gradient_that_is_no_number_moves_n
         loss = -logp[:, 7] * torch.tensor([1.0, math.nan])
     moving.step(loss, torch.tensor([False, True]))
     assert all((d == 0).all() for d in moving.delta)
+
+
+@pytest.mark.parametrize(("no_repeat", "possible"), [(2, False), (0, True)])
+def test_punctuation_does_not_follow_punctuation(method, no_repeat, possible):
+    """Unless the papers' own rule is asked for, which forbids nothing."""
+    ids = [method.models.tokenizer.token_id(piece) for piece in (",", ":", "-")]
+    caption = SteeredCaption(0, quick(method, no_repeat=no_repeat), 0.0, [], {}, torch.Generator(), ids=ids[:1])
+    allowed = method._allowed([caption], torch.zeros(1, len(method.models.tokenizer)), position=1)
+    assert {*ids} <= method.punctuation
+    assert torch.isfinite(allowed[0, ids]).all() == possible
+    assert torch.isfinite(allowed[0, method.models.tokenizer.eos])
