@@ -25,7 +25,7 @@ from captioners.training import Job, Recipe
 from captioners.training.image_encoder import fit_components
 from captioners.training.imagenet import load_imagenet
 from captioners.training.loop import fit
-from captioners.training.sounds import Sounds, load_sounds
+from captioners.training.sounds import Sounds, load_sounds, played
 
 
 @dataclass(frozen=True)
@@ -155,16 +155,6 @@ def drawn(label: Tensor, balance: float, rng: torch.Generator) -> Tensor:
         return torch.randperm(len(label), generator=rng)
     rarity = label.bincount()[label].float() ** -balance
     return rarity.multinomial(len(label), replacement=True, generator=rng)
-
-
-def played(clip: Tensor, speed: float) -> Tensor:
-    """A clip (n,) played at a speed, as long as before: begun again where it ends too early, cut where it is too
-    long.
-    """
-    at = torch.arange(len(clip), dtype=torch.float) * speed
-    left = at.long()
-    share = at - left
-    return clip[left % len(clip)] * (1 - share) + clip[(left + 1) % len(clip)] * share
 
 
 def mixed(

@@ -1,4 +1,4 @@
-"""Sounds with captions, as features: every clip in several shifts, and pairs of clips laid over each other."""
+"""Sounds with captions, as features: every clip in several versions, and pairs of clips laid over each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,38 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from captioners.nets.encoders import AudioEncoder
+from captioners.nets.encoders import WINDOW, AudioEncoder
 from captioners.profiles.store import file_hash, load_into, read_config
 from captioners.training import Job
 from captioners.training.sound_captions import captions_by_class, joined
-from captioners.training.sounds import Sounds, load_sounds
+from captioners.training.sounds import Sounds, load_sounds, played
 
-SHIFTS = 4  # a clip as it is, and rolled in time
+VERSIONS = 4  # a clip as it is, and rolled in time and played at other speeds
+FASTEST = 1.1  # and slowest 0.9
 MIXES = 2500  # pairs of clips laid over each other
+
+
+@dataclass(frozen=True)
+class Version:
+    """How one row of the training is made of the clips."""
+
+    clip: int
+    over: int | None = None  # the clip that is laid over it
+    shift: int = 0  # samples that it is rolled by
+    speed: float = 1.0
+
+    @classmethod
+    def drawn(cls, clip: int, over: int | None, rng: random.Random) -> Version:
+        """Rolled and played at random."""
+        return cls(clip, over, rng.randrange(WINDOW), rng.uniform(2 - FASTEST, FASTEST))
+
+    def made(self, samples: Tensor) -> Tensor:
+        """(WINDOW,) of all clips' samples (n, WINDOW) int16; two sounds are equally loud."""
+        x = played(samples[self.clip].float() / 32767, self.speed).roll(self.shift)
+        if self.over is None:
+            return x
+        y = samples[self.over].float() / 32767
+        return x / x.square().mean().sqrt().clamp(min=1e-3) + y / y.square().mean().sqrt().clamp(min=1e-3)
 
 
 @dataclass(frozen=True)
@@ -53,14 +77,14 @@ def _encoded(encoder: AudioEncoder, sounds: Sounds, job: Job) -> dict:
     rng = random.Random(0)
     train = [i for i, held_out in enumerate(sounds.held_out) if job.final or not held_out]
     dev = [i for i, held_out in enumerate(sounds.held_out) if held_out]
-    plan = [(i, None, 0 if k == 0 else rng.randrange(sounds.samples.shape[1])) for k in range(SHIFTS) for i in train]
-    while len(plan) < SHIFTS * len(train) + MIXES:
+    plan = [Version(i) if k == 0 else Version.drawn(i, None, rng) for k in range(VERSIONS) for i in train]
+    while len(plan) < VERSIONS * len(train) + MIXES:
         a, b = rng.sample(train, 2)
         if sounds.category[a] != sounds.category[b]:
-            plan.append((a, b, rng.randrange(sounds.samples.shape[1])))
-    heard = [(sounds.category[a],) if b is None else (sounds.category[a], sounds.category[b]) for a, b, _ in plan]
+            plan.append(Version.drawn(a, b, rng))
+    heard = [tuple(sounds.category[i] for i in (v.clip, v.over) if i is not None) for v in plan]
     grids = _grids(encoder, sounds.samples, plan, job.quiet)
-    dev_grids = _grids(encoder, sounds.samples, [(i, None, 0) for i in dev], job.quiet)
+    dev_grids = _grids(encoder, sounds.samples, [Version(i) for i in dev], job.quiet)
     return {
         "grids": grids,
         "heard": heard,
@@ -70,16 +94,7 @@ def _encoded(encoder: AudioEncoder, sounds: Sounds, job: Job) -> dict:
     }
 
 
-def _laid(samples: Tensor, a: int, b: int | None, shift: int) -> Tensor:
-    """Clip a, rolled; with clip b at the same loudness over it."""
-    x = samples[a].float().roll(shift) / 32767
-    if b is None:
-        return x
-    y = samples[b].float() / 32767
-    return x / x.square().mean().sqrt().clamp(min=1e-3) + y / y.square().mean().sqrt().clamp(min=1e-3)
-
-
 @torch.no_grad()
-def _grids(encoder: AudioEncoder, samples: Tensor, plan: list[tuple[int, int | None, int]], quiet: bool) -> Tensor:
+def _grids(encoder: AudioEncoder, samples: Tensor, plan: list[Version], quiet: bool) -> Tensor:
     chunks = tqdm(range(0, len(plan), 32), desc="encode sounds", disable=quiet, mininterval=10)
-    return torch.cat([encoder(torch.stack([_laid(samples, *p) for p in plan[s : s + 32]])).grid.half() for s in chunks])
+    return torch.cat([encoder(torch.stack([v.made(samples) for v in plan[s : s + 32]])).grid.half() for s in chunks])

@@ -37,6 +37,16 @@ def load_sounds(job: Job) -> Sounds:
     return Sounds(**torch.load(path, weights_only=True))
 
 
+def played(clip: Tensor, speed: float) -> Tensor:
+    """A clip (n,) played at a speed, as long as before: begun again where it ends too early, cut where it is too
+    long.
+    """
+    at = torch.arange(len(clip), dtype=torch.float) * speed
+    left = at.long()
+    share = at - left
+    return clip[left % len(clip)] * (1 - share) + clip[(left + 1) % len(clip)] * share
+
+
 def _read(path: Path) -> np.ndarray:
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     return AF.resample(torch.from_numpy(samples.mean(1)), rate, AUDIO_RATE).numpy()
