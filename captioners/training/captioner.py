@@ -45,7 +45,7 @@ class CaptionerRecipe(Recipe):
     sounds: int = 5000  # examples of an epoch that are sounds
 
 
-RECIPE = CaptionerRecipe(epochs=28, batch=64, lr=1e-3)
+RECIPE = CaptionerRecipe(epochs=24, batch=64, lr=1e-3)
 
 
 @dataclass(frozen=True)
