@@ -16,7 +16,8 @@ ORDER = choice(
     "order",
     "Order",
     "confidence settles the surest words first, and the others denoise around them; together denoises all words to "
-    "the end; paper is the published code's sampler: together, from noise of full strength, with clamp and η = 1.",
+    "the end, best with η = 1 at a temperature of 0.5 or less; paper is the published code's sampler: together, from "
+    "noise of full strength, with clamp and η = 1.",
     ("confidence", "together", "paper"),
 )
 CLAMP = choice(

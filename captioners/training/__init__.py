@@ -113,7 +113,7 @@ PARTS: dict[str, PartInfo] = {
     "caption-lm": PartInfo("language_model", 12, ("tokenizer",)),
     "image-encoder": PartInfo("image_encoder", 25),
     "judge-encoder": PartInfo("image_encoder", 25),
-    "audio-encoder": PartInfo("audio_encoder", 10),
+    "audio-encoder": PartInfo("audio_encoder", 14),
     "image-ranker": PartInfo("matcher", 10, ("tokenizer", "image-encoder")),
     "image-judge": PartInfo("matcher", 14, ("tokenizer", "judge-encoder")),
     "audio-ranker": PartInfo("matcher", 3, ("tokenizer", "audio-encoder", "image-ranker")),

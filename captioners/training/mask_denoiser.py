@@ -41,7 +41,7 @@ class DenoiserRecipe(Recipe):
     """
 
     per_picture: int = 2  # captions of each picture in an epoch
-    sounds: int = 2500  # further examples of an epoch
+    sounds: int = 5000  # further examples of an epoch
     texts: int = 2000  # and captions without media
     masked: float = 0.3  # share of examples with a masked condition
     removed: float = 0.35  # share of those whose condition is masked whole

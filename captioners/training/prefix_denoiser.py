@@ -41,7 +41,7 @@ class PrefixRecipe(Recipe):
     """How the denoiser learns. An epoch has some captions of every picture."""
 
     per_picture: int = 2
-    sounds: int = 2500  # further examples of an epoch
+    sounds: int = 5000  # further examples of an epoch
     texts: int = 3000  # and captions without a prefix
     removed: float = 0.15  # share of examples whose prefix is removed
     uncounted: float = 0.2  # share of examples whose number of words is not told
