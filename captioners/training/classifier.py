@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -30,12 +30,19 @@ from captioners.training import Job, Recipe, corpus
 from captioners.training.loop import fit
 from captioners.training.tokenizer import load_tokenizer
 
-GUIDE = Recipe(epochs=4, batch=64, lr=1e-3, ema=0.995)
-JUDGE = Recipe(epochs=16, batch=64, lr=1e-3, ema=0.995)  # a bag of words: an epoch takes seconds
+
+@dataclass(frozen=True)
+class ClassifierRecipe(Recipe):
+    """How a classifier learns."""
+
+    cut: float = 0.5  # share of training sentences that are cut off
+    captions: int = 6000  # of sounds, and of pictures, that `audibility` learns from beside its sentences
+
+
+GUIDE = ClassifierRecipe(epochs=4, batch=64, lr=1e-3, ema=0.995)
+JUDGE = ClassifierRecipe(epochs=16, batch=64, lr=1e-3, ema=0.995)  # a bag of words: an epoch takes seconds
 HELD_OUT = 10  # every tenth sentence is for development
-CUT = 0.5  # share of training sentences that are cut off
 EACH = 9000  # sentences of each side of `visibility` and of the judge
-CAPTIONS = 6000  # of sounds, and of pictures, that `audibility` learns from beside its sentences
 
 Sentences = list[tuple[str, float]]  # text, 1 for yes
 
@@ -74,16 +81,16 @@ def captions(job: Job, half: int) -> tuple[list[str], list[str]]:
     return by_kind["image"], by_kind["audio"]
 
 
-def captions_too(name: str, job: Job) -> Sentences:
-    """What the guide of sound learns from beside the sentence set."""
-    if name != "audibility":
+def captions_too(name: str, job: Job, count: int) -> Sentences:
+    """What the guide of sound learns from beside the sentence set: `count` captions of sounds, as many of pictures."""
+    if name != "audibility" or not count:
         return []
     pictures, sounds = captions(job, 0)
     rng = random.Random(0)
     return [
         (clean(t), label)
         for texts, label in ((sounds, 1.0), (pictures, 0.0))
-        for t in rng.sample(texts, min(CAPTIONS, len(texts)))
+        for t in rng.sample(texts, min(count, len(texts)))
     ]
 
 
@@ -92,11 +99,11 @@ def train(name: str, job: Job) -> dict[str, Any]:
     rows = [(tokenizer.encode(text), label) for text, label in sentences(name, job)]
     dev = rows[::HELD_OUT]
     learned = [row for i, row in enumerate(rows) if i % HELD_OUT]
-    learned += [(tokenizer.encode(text), label) for text, label in captions_too(name, job)]
     make, config = (
         (BagClassifier, BagClassifierConfig) if name == "audibility-judge" else (TextClassifier, TextClassifierConfig)
     )
     recipe, config = job.configured(JUDGE if name == "audibility-judge" else GUIDE, config(vocab=len(tokenizer)))
+    learned += [(tokenizer.encode(text), label) for text, label in captions_too(name, job, recipe.captions)]
     size = recipe.batch
     steps = len(learned) // size
 
@@ -105,7 +112,10 @@ def train(name: str, job: Job) -> dict[str, Any]:
         order = rng.sample(learned, len(learned))
         for step in range(steps):
             chosen = order[step * size : (step + 1) * size]
-            ids = [row[: rng.randint(2, len(row))] if len(row) > 2 and rng.random() < CUT else row for row, _ in chosen]
+            ids = [
+                row[: rng.randint(2, len(row))] if len(row) > 2 and rng.random() < recipe.cut else row
+                for row, _ in chosen
+            ]
             yield tokenizer.batch(ids), torch.tensor([label for _, label in chosen])
 
     def loss(model: nn.Module, batch) -> Tensor:

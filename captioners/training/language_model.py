@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -28,10 +28,20 @@ from captioners.text import CaptionTokenizer, clean
 from captioners.training import Job, Recipe, corpus
 from captioners.training.loop import fit
 from captioners.training.tokenizer import load_tokenizer
+from captioners.types import CaptionLabError
 
 PACK = CausalLMConfig().context  # tokens of one training sequence of the guiding LM: about ten captions
-NEUTRAL = 0.3  # share of packs that mix corpora under <bos>
-GUIDE = Recipe(epochs=2, batch=16, lr=2e-3)
+
+
+@dataclass(frozen=True)
+class GuideRecipe(Recipe):
+    """How the guiding LM learns."""
+
+    neutral: float = 0.3  # share of captions that stand mixed under <bos>, whatever corpus they are of
+    corpora: str = ""  # those that it reads, separated by +, "picture" for captions of our pictures; empty: all
+
+
+GUIDE = GuideRecipe(epochs=2, batch=16, lr=2e-3)
 JUDGE = Recipe(epochs=2, batch=64, lr=3e-3)
 
 
@@ -39,6 +49,14 @@ def captions_of(job: Job, half: int) -> dict[str, list[str]]:
     """{domain: captions} of one half of everything that has text."""
     pictures = [c for p in corpus.pictures(job.data, "train")[half::2] for c in p.captions]
     return {"picture": pictures, **{name: text.half(half) for name, text in corpus.texts(job.data).items()}}
+
+
+def chosen(by_domain: dict[str, list[str]], corpora: str) -> dict[str, list[str]]:
+    """Of the domains those that are named, separated by +, or all."""
+    names = corpora.split("+") if corpora else list(by_domain)
+    if unknown := [name for name in names if name not in by_domain]:
+        raise CaptionLabError(f"There is no corpus called {unknown[0]!r}: choose from {', '.join(by_domain)}.")
+    return {name: by_domain[name] for name in names}
 
 
 def dev_captions(job: Job) -> dict[str, list[str]]:
@@ -58,13 +76,15 @@ def train(name: str, job: Job) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ the guiding LM
 
 
-def packs(tokenizer: CaptionTokenizer, rows: dict[str, list[list[int]]], rng: random.Random) -> list[list[int]]:
+def packs(
+    tokenizer: CaptionTokenizer, rows: dict[str, list[list[int]]], neutral_share: float, rng: random.Random
+) -> list[list[int]]:
     """Captions in random order, one after the other, cut into sequences of PACK + 1 tokens."""
     streams: dict[str, list[int]] = {}
     order = [(domain, i) for domain, of_domain in rows.items() for i in range(len(of_domain))]
     rng.shuffle(order)
     for domain, i in order:
-        neutral = rng.random() < NEUTRAL
+        neutral = rng.random() < neutral_share
         start = tokenizer.bos if neutral else tokenizer.tags[domain]
         streams.setdefault("neutral" if neutral else domain, []).extend([start, *rows[domain][i], tokenizer.eos])
     size = PACK + 1
@@ -75,13 +95,13 @@ def packs(tokenizer: CaptionTokenizer, rows: dict[str, list[list[int]]], rng: ra
 
 def _train_guide(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
-    rows = {d: tokenizer.encode_all(texts) for d, texts in captions_of(job, 0).items()}
     recipe, config = job.configured(GUIDE, CausalLMConfig(vocab=len(tokenizer)))
+    rows = {d: tokenizer.encode_all(texts) for d, texts in chosen(captions_of(job, 0), recipe.corpora).items()}
     size = recipe.batch
     steps = sum(len(r) + 2 for of_domain in rows.values() for r in of_domain) // PACK // size - 8
 
     def batches(epoch: int) -> Iterator[Tensor]:
-        sequences = packs(tokenizer, rows, random.Random(job.seed * 1000 + epoch))
+        sequences = packs(tokenizer, rows, recipe.neutral, random.Random(job.seed * 1000 + epoch))
         for step in range(steps):
             yield torch.tensor(sequences[step * size : (step + 1) * size])
 

@@ -13,6 +13,7 @@ from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.training import PARTS, Job, Recipe, captioner, mask_denoiser, train_all
 from captioners.training.captioner import warm_start
+from captioners.training.language_model import chosen
 from captioners.types import CaptionLabError
 
 
@@ -105,3 +106,11 @@ def test_the_record_of_a_training_tells_its_command(job):
         asked.command("cfg") == "python -m captioners train cfg --data DATA --out DIR --seed 3 --epochs 0.5 --set dim=9"
     )
     assert job.command("cfg") == "python -m captioners train cfg --data DATA --out DIR"
+
+
+def test_a_language_model_may_read_some_of_the_corpora():
+    by_domain = {"picture": ["a dog"], "audiocaps": ["a dog barks"], "clotho": ["rain"]}
+    assert chosen(by_domain, "") == by_domain
+    assert list(chosen(by_domain, "clotho+picture")) == ["clotho", "picture"]
+    with pytest.raises(CaptionLabError, match="no corpus called 'music': choose from picture, audiocaps, clotho"):
+        chosen(by_domain, "clotho+music")

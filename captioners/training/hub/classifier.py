@@ -14,12 +14,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import CLASSIFIER_BASE
-from captioners.training import Job, Recipe
-from captioners.training.classifier import CUT, HELD_OUT, sentences
+from captioners.training import Job
+from captioners.training.classifier import HELD_OUT, ClassifierRecipe, captions_too, sentences
 from captioners.training.hub.pairs import library_of
 from captioners.training.loop import fit
 
-RECIPE = Recipe(epochs=3, batch=64, lr=5e-5, weight_decay=0.01, ema=0.99)
+RECIPE = ClassifierRecipe(epochs=3, batch=64, lr=5e-5, weight_decay=0.01, ema=0.99, captions=0)
 SMOOTHING = 0.05  # a classifier that is sure of everything has no gradient to guide with
 
 
@@ -42,6 +42,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     net = AutoModelForSequenceClassification.from_pretrained(path, num_labels=2, dtype=torch.float32)
     labelled = sentences(name, job)
     dev, learned = labelled[::HELD_OUT], [s for i, s in enumerate(labelled) if i % HELD_OUT]
+    learned += captions_too(name, job, recipe.captions)
     steps = max(1, len(learned) // size)
 
     def inputs(texts: list[str]) -> dict[str, Tensor]:
@@ -54,7 +55,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         order = rng.sample(learned, len(learned))
         for step in range(steps):
             chosen = order[step * size : (step + 1) * size]
-            yield [_cut(text, rng) for text, _ in chosen], torch.tensor([int(label) for _, label in chosen])
+            yield [_cut(text, recipe.cut, rng) for text, _ in chosen], torch.tensor([int(label) for _, label in chosen])
 
     def loss(model: nn.Module, batch: tuple[list[str], Tensor]) -> Tensor:
         return model(batch[1].to(library.device), **inputs(batch[0]))
@@ -77,7 +78,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     return {**report, "sentences": len(labelled)} if report else {}
 
 
-def _cut(text: str, rng: random.Random) -> str:
-    """Half of the sentences are cut off, because a guide judges beginnings of sentences."""
+def _cut(text: str, share: float, rng: random.Random) -> str:
+    """A share of the sentences is cut off, because a guide judges beginnings of sentences."""
     words = text.split()
-    return " ".join(words[: rng.randint(2, len(words))]) if len(words) > 2 and rng.random() < CUT else text
+    return " ".join(words[: rng.randint(2, len(words))]) if len(words) > 2 and rng.random() < share else text
