@@ -118,7 +118,8 @@ class CaptionerFamilyModels(HubModels):
     @property
     def notes(self) -> tuple[str, ...]:
         """That nothing taught this captioner to do without an input, if so."""
-        return (NEVER_WITHOUT.format(self.model.without),) if self.model.without else ()
+        instead = self.model.no_input.words
+        return (NEVER_WITHOUT.format(instead),) if instead else ()
 
     @cached_property
     def _for_sound(self) -> HubModels:

@@ -60,12 +60,14 @@ class ModelLoader:
         return torch.float16 if self.half and self.device.startswith("cuda") else torch.float32
 
     @property
-    def replays(self) -> bool:
-        """Whether the captioner's steps are recorded and replayed: on a GPU, unless CAPTION_LAB_CUDA_GRAPHS is 0.
+    def trains(self) -> bool:
+        """Whether a training goes on with what is loaded: it wants gradients, and the nets themselves."""
+        return not self.half
 
-        A training wants gradients instead.
-        """
-        wanted = self.half and os.environ.get("CAPTION_LAB_CUDA_GRAPHS") != "0"
+    @property
+    def replays(self) -> bool:
+        """Whether the captioner's steps are recorded and replayed: on a GPU, unless CAPTION_LAB_CUDA_GRAPHS is 0."""
+        wanted = not self.trains and os.environ.get("CAPTION_LAB_CUDA_GRAPHS") != "0"
         return wanted and self.device.startswith("cuda") and torch.cuda.is_available()
 
     def has(self, role: str) -> bool:

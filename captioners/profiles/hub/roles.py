@@ -11,9 +11,35 @@ import dataclasses
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from captioners.profiles.base import ProfileError
+
+MOST_REFERENCES = 64
+
+
+@dataclass(frozen=True)
+class Blank:
+    """What stands for no input in p(x), where a captioner was never trained without one."""
+
+    form: Literal["", "zeros", "mean", "mixture"] = ""  # "" is the family's own
+    count: int = 0  # references of a mixture; 0 is a usual number
+    folder: str = ""  # where references come from; "" is our examples
+
+    @classmethod
+    def parse(cls, text: Any) -> Blank:
+        """From a models file: "zeros", a folder, "mixture", "mixture:K" or "mixture:K:FOLDER"; ValueError for the
+        rest.
+        """
+        if not isinstance(text, str) or not text:
+            raise ValueError
+        form, *rest = text.split(":", 2)
+        if form != "mixture":
+            return cls("zeros") if text == "zeros" else cls("mean", folder=text)
+        count, folder = [*rest, "", ""][:2]
+        if rest and not (count.isdecimal() and 1 <= int(count) <= MOST_REFERENCES):
+            raise ValueError
+        return cls("mixture", int(count or 0), folder)
 
 
 @dataclass(frozen=True)
@@ -29,9 +55,7 @@ class Source:
     millions: float = 0.0  # of parameters; 0 if not known
     licence: str = ""
     layer: int = 0  # of a text encoder: the hidden layer that is compared, 0 for the last
-    blank: str = (
-        ""  # of a captioner without conditioning masking: "zeros", or a folder whose mean picture stands for none
-    )
+    blank: Blank = Blank()  # of a captioner without conditioning masking
 
     def size(self, role: str) -> str:
         """Parameters and memory in this role, in words."""
@@ -308,18 +332,37 @@ def _source(role: str, value: Any, path: Path) -> Source:
         raise ProfileError(
             f"{path} has no model for {role}: give a hub name or a folder, or a table of {', '.join(sorted(fields))}."
         )
-    beside = path.parent / table["id"]
-    if beside.exists():  # a folder is meant from where the file stands
-        table = {**table, "id": str(beside)}
-    known = next((s for s in (*ROLES[role], SUGGESTED.get(role)) if s and s.id == table["id"]), None)
+    entry: dict[str, Any] = {**table, "id": _beside(path, table["id"])}
+    if "blank" in entry:
+        entry["blank"] = _blank(role, entry["blank"], path)
+    known = next((s for s in (*ROLES[role], SUGGESTED.get(role)) if s and s.id == entry["id"]), None)
     default = ROLES[role][0] if ROLES[role] else Source("", family=FAMILIES[role])
     kind = "any" if role in CAPTIONERS else default.family
     base = known or dataclasses.replace(
         default, revision=None, family=kind, weights="", millions=0.0, licence="", layer=0
     )
-    if table.get("revision", base.revision) != base.revision:
+    if entry.get("revision", base.revision) != base.revision:
         base = dataclasses.replace(base, weights="")  # another commit may have them in another form
-    return dataclasses.replace(base, **table)
+    return dataclasses.replace(base, **entry)
+
+
+def _beside(path: Path, folder: str) -> str:
+    """A folder is meant from where the models file stands, if it is there."""
+    beside = path.parent / folder
+    return str(beside) if beside.exists() else folder
+
+
+def _blank(role: str, value: Any, path: Path) -> Blank:
+    if role not in CAPTIONERS:
+        raise ProfileError(f"{path} gives a blank for {role}: only {' and '.join(CAPTIONERS)} have one.")
+    try:
+        blank = Blank.parse(value)
+    except ValueError:
+        choices = '"zeros", a folder, "mixture", "mixture:K" or "mixture:K:FOLDER"'
+        raise ProfileError(
+            f"{path} has blank = {value!r} for {role}: give {choices}, K from 1 to {MOST_REFERENCES}."
+        ) from None
+    return dataclasses.replace(blank, folder=_beside(path, blank.folder)) if blank.folder else blank
 
 
 def _own(path: Path) -> dict[str, Source]:
