@@ -28,7 +28,8 @@ from captioners.media import load_media
 from captioners.nets import few_rows
 from captioners.nets.from_transformers import blip_decoder, git_decoder, vit_gpt2_decoder, whisper_decoder
 from captioners.profiles.base import ProfileError, load_profile
-from captioners.profiles.hub import promise
+from captioners.profiles.hub import expected_time, promise
+from captioners.profiles.hub import profile as hub_profile
 from captioners.profiles.hub.families import families, load_captioner
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import PRESETS, ROLES, choose
@@ -342,8 +343,37 @@ def test_the_small_preset_takes_smaller_models_and_a_models_file_changes_it(tmp_
         ROLES[r][0].millions for r in ("captioner", "language-model")
     )
     assert "Up to 2.9 GB are fetched when first used (captioner 0.9, language-model 0.5" in promise(small)
+    assert "A guided caption then takes about 1.7 s by method 1 and about 35 s by method 2" in promise(small)
     (tmp_path / "models.toml").write_text('captioner = "microsoft/git-base-coco"\n')
     assert choose(tmp_path / "models.toml", preset="hub-small")["captioner"].millions == 176.6
+
+
+def test_sizes_and_seconds_are_told_before_anything_is_fetched(monkeypatch):
+    def fetch(*args):
+        raise AssertionError("nothing may be fetched yet")
+
+    monkeypatch.setattr("captioners.profiles.hub.model_loader.fetch", fetch)
+    said = []
+    hub_profile("cpu", announce=said.append, name="hub-small")
+    assert said == [promise(choose(preset="hub-small"))]
+    assert "GB are fetched when first used" in said[0]
+    assert "s by method 1" in said[0]
+
+
+def test_models_of_unknown_size_are_not_said_to_weigh_nothing(folder):
+    assert promise(choose(models_file(folder, "blip"), preset="hub-small")).startswith("How long a caption then takes")
+
+
+def test_the_expected_seconds_are_those_of_the_models_that_are_named(tmp_path):
+    def told(text: str) -> str:
+        (tmp_path / "models.toml").write_text(text)
+        return expected_time(choose(tmp_path / "models.toml", preset="hub-small"))
+
+    assert "about 0.8 s by method 1 and about 35 s" in told('captioner = "microsoft/git-base-coco"')
+    assert "takes about 35 s by method 2:" in told('captioner = "someone/blip"')
+    blank = 'captioner = { id = "Salesforce/blip-image-captioning-base", blank = "mixture" }'
+    assert "takes more than 1.7 s by method 1" in told(blank)
+    assert "was not measured" in told('captioner = "someone/blip"\nlanguage-model = "someone/gpt2"')
 
 
 def test_the_small_preset_is_a_profile_of_its_own_and_method_2_is_not_warmed_up(folder, picture, monkeypatch):
