@@ -262,6 +262,17 @@ def test_a_mixture_chosen_in_the_models_file_is_the_mean_of_what_is_said_of_the_
 
 
 @pytest.mark.parametrize("name", ["captioner", *SAVE])
+def test_an_input_from_the_folder_has_no_part_in_its_own_mixture(folder, photos, name):
+    """With two references, one of them the input, p(x) is what is said of the other."""
+    kind = "audio" if name == "whisper" else "image"
+    first, second, _ = (load_media(f, kind) for f in sorted(photos.glob("*.wav" if kind == "audio" else "*.png")))
+    method = chosen(folder, name, "mixture:2:photos")
+    settings = method.spec.settings(guidance_scale=2, max_tokens=2).replace(forced={0: "a"})
+    seen, other = method.caption(first, settings).trace[0], method.caption(second, settings).trace[0]
+    assert seen.uncond == pytest.approx(other.cond, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["captioner", *SAVE])
 def test_with_a_mixture_batch_stream_beams_and_single_rows_agree(folder, photos, name, draw, play):
     method = chosen(folder, name, "mixture:2:photos")
     media = [play(i) if name == "whisper" else draw(i) for i in range(3)]
