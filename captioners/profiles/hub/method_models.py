@@ -204,9 +204,10 @@ class Gpt2Models(HubModels):
         )
 
     def load(self) -> None:
-        """GPT-2 and the classifiers too."""
+        """GPT-2 and the classifiers too, and the ranker's scale for sound, which a loan would measure and forget."""
         super().load()
         self.language_model(), self.classifier("image"), self.classifier("audio")
+        _ = self.ranker("audio").calibration
 
 
 class FallbackModels(HubModels):

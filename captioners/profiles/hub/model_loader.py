@@ -23,7 +23,7 @@ from captioners.allocator import give_back, lacks_memory
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import Source, smaller
-from captioners.profiles.hub.weights import check_weights, weights_files
+from captioners.profiles.hub.weights import check_small_files, check_weights, weights_files
 from captioners.profiles.store import file_hash
 from captioners.run_record import record_weights
 
@@ -91,6 +91,7 @@ class ModelLoader:
         )
         self.loading[role] = words
         self.announce(words)
+        path = Path()
         try:
             path = fetch(role, source)
             check_weights(role, path, source)
@@ -104,12 +105,14 @@ class ModelLoader:
             ValueError,
             KeyError,
             RuntimeError,
+            AssertionError,
             EOFError,
             UnpicklingError,
             SafetensorError,
         ) as error:
             if lacks_memory(error):
                 raise ProfileError(self._too_large(role, source)) from error
+            check_small_files(role, path, source)
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise ProfileError(
                 f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE."

@@ -11,7 +11,7 @@ from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+from captioners.profiles.hub.vocabularies import WordPieceVocabulary, with_words
 from captioners.types import Media
 
 
@@ -31,6 +31,6 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
 
     blank = no_input("image", path, source, grids)
     vocabulary = WordPieceVocabulary(
-        AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size
+        with_words(AutoTokenizer.from_pretrained(path)), text.bos_token_id, text.sep_token_id, text.vocab_size
     )
     return CaptionModel("image", vocabulary, grids, loader.ready(blip_decoder(model, blank.null)), blank)

@@ -14,7 +14,7 @@ from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+from captioners.profiles.hub.vocabularies import WordPieceVocabulary, with_words
 from captioners.types import Media
 
 
@@ -36,7 +36,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = project(encoder(processed(processor, media, loader)).last_hidden_state)
         return cells
 
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer = with_words(AutoTokenizer.from_pretrained(path))
     vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)
     blank = NoInput("the text alone, without any picture,")
     if source.blank.form:

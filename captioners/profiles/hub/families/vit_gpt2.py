@@ -13,7 +13,7 @@ from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import ByteVocabulary
+from captioners.profiles.hub.vocabularies import ByteVocabulary, with_words
 from captioners.types import Media
 
 
@@ -36,7 +36,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         return projected
 
     blank = no_input("image", path, source, grids)
-    tokenizer, config = AutoTokenizer.from_pretrained(path), model.config
+    tokenizer, config = with_words(AutoTokenizer.from_pretrained(path)), model.config
     start, end = (
         config.decoder_start_token_id or config.decoder.bos_token_id,
         config.eos_token_id or config.decoder.eos_token_id,

@@ -14,7 +14,7 @@ from captioners.profiles.hub.blank import no_input
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import ByteVocabulary
+from captioners.profiles.hub.vocabularies import ByteVocabulary, with_words
 from captioners.types import Media
 
 STYLE = "clotho > caption: "  # of the published ones: Clotho's captions, in a sentence
@@ -31,7 +31,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     heard, features, tokenizer = (
         model.model.encoder,
         WhisperFeatureExtractor.from_pretrained(path),
-        AutoTokenizer.from_pretrained(path),
+        with_words(AutoTokenizer.from_pretrained(path)),
     )
 
     def grids(media: list[Media]) -> Tensor:
