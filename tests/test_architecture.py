@@ -60,6 +60,7 @@ LAYERS: dict[str, set[str]] = {
         "lab",
         "media",
         "metrics",
+        "nets",
         "resources",
         "sound_classes",
         "spreadsheets",

@@ -10,7 +10,6 @@ that guidance makes of them?
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captioners.contract import FluencyJudge, Matcher
+from captioners.contract import ConditionalDecoder, FluencyJudge, Matcher
 from captioners.evaluation.check_command import (
     add_dataset_options,
     chosen_dataset,
@@ -33,6 +32,8 @@ from captioners.evaluation.dataset import load_item, read_dataset
 from captioners.lab import Lab
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
+from captioners.nets.mixture import MixtureDecoder
+from captioners.nets.transformer import KeysValues
 from captioners.types import CaptionLabError, Media
 
 SCALES = (1.5, 2.0, 3.0)
@@ -62,40 +63,27 @@ class Comparison(TypedDict):
 
 
 class Branch:
-    """log p of the next token under each of some inputs, averaged as probabilities; one that is None is the trained
-    null cell.
-    """
+    """log p of the next token by a decoder that sees some pictures, or whatever stands for none."""
 
-    def __init__(self, decoder: Any, grids: Sequence[Tensor | None], like: Tensor) -> None:
-        """`grids` are (n, cells, c) each; `like` is one of them, for the null cell."""
-        order = torch.arange(len(like), device=like.device)
-        self.decoder = decoder
-        self.conditions = [
-            decoder.condition({"image": like}, order).removed()
-            if grid is None
-            else decoder.condition({"image": grid}, order)
-            for grid in grids
-        ]
+    def __init__(self, decoder: ConditionalDecoder, grid: Tensor, removed: bool = False) -> None:
+        """`grid` (n, cells, c) are the pictures; `removed` takes them away."""
+        condition = decoder.condition({"image": grid}, torch.arange(len(grid), device=grid.device))
+        self.decoder, self.condition = decoder, condition.removed() if removed else condition
 
     def whole(self, ids: Tensor) -> Tensor:
         """Log-probabilities of whole captions: ids (n, t) → (n, t, vocab)."""
-        return self._mixed([self.decoder(ids, condition)[0] for condition in self.conditions])
+        return self.decoder(ids, self.condition)[0].log_softmax(-1)
 
     def steps(self) -> Callable[[Tensor], Tensor]:
         """A function that takes the last tokens (n, 1) and gives (n, vocab), and remembers what it was given before."""
-        caches: list[Any] = [None] * len(self.conditions)
+        past: list[KeysValues] | None = None
 
         def step(tokens: Tensor) -> Tensor:
-            logits = []
-            for i, condition in enumerate(self.conditions):
-                step_logits, caches[i] = self.decoder(tokens, condition, caches[i])
-                logits.append(step_logits[:, -1])
-            return self._mixed(logits)
+            nonlocal past
+            logits, past = self.decoder(tokens, self.condition, past)
+            return logits[:, -1].log_softmax(-1)
 
         return step
-
-    def _mixed(self, logits: list[Tensor]) -> Tensor:
-        return torch.logsumexp(torch.stack([x.log_softmax(-1) for x in logits]), 0) - math.log(len(logits))
 
 
 @dataclass(frozen=True)
@@ -129,21 +117,21 @@ def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
     """Name → p(x) by that substitute; the first is the truth. `grid` (n, cells, c) is of the pictures themselves."""
     decoder, reference = setting.models.caption_decoder(), setting.grids(setting.others)
 
-    def same(*inputs: Tensor) -> list[Tensor]:
-        return [x.expand_as(grid) for x in inputs]
+    def instead(cells: Tensor) -> Branch:
+        return Branch(decoder, cells.expand_as(grid))
 
     shuffled = torch.randperm(len(reference), generator=torch.Generator().manual_seed(0))[
         torch.arange(len(grid)) % len(reference)
     ]
-    inputs: dict[str, Sequence[Tensor | None]] = {
-        "trained null cell": [None],
-        "zeros": same(torch.zeros_like(reference[:1])),
-        "mean token": same(reference.mean((0, 1))[None, None]),
-        "mean per position": same(reference.mean(0, keepdim=True)),
-        "a shuffled picture": [reference[shuffled]],
-        **{f"mixture of {size}": same(*reference[:size, None]) for size in MIXED},
+    mixtures = {size: MixtureDecoder(decoder, {"image": reference[:size]}) for size in MIXED}
+    return {
+        "trained null cell": Branch(decoder, grid, removed=True),
+        "zeros": instead(torch.zeros_like(reference[:1])),
+        "mean token": instead(reference.mean((0, 1))[None, None]),
+        "mean per position": instead(reference.mean(0, keepdim=True)),
+        "a shuffled picture": instead(reference[shuffled]),
+        **{f"mixture of {size}": Branch(mixture, grid, removed=True) for size, mixture in mixtures.items()},
     }
-    return {name: Branch(decoder, replaced, grid) for name, replaced in inputs.items()}
 
 
 def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[Comparison]:
@@ -157,7 +145,7 @@ def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[Comparis
         torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows]),
     )
     grid, vectors = setting.grids(setting.media), embed_media(setting.judges[0], setting.media)
-    cond = Branch(setting.models.caption_decoder(), [grid], grid)
+    cond = Branch(setting.models.caption_decoder(), grid)
     by_name = branches(setting, grid)
     truth = next(iter(by_name.values()))
     p = truth.whole(ids)

@@ -43,6 +43,7 @@ from captioners.decoding import (
 )
 from captioners.methods.beam_search import BeamSearch
 from captioners.methods.language_guides import LanguageGuide, language_guide
+from captioners.nets.key_value_cache import rows_of
 from captioners.nets.transformer import KeysValues
 from captioners.registry import register
 from captioners.run_record import RunRecord, current_run
@@ -416,7 +417,7 @@ class Branches:
         branch = {row: self.count + i for i, row in enumerate(self.second.tolist())}
         second = [(branch[place], new) for new, place in enumerate(places) if place in branch]
         source = torch.tensor(places + [i for i, _ in second], device=self.device)
-        self.past = [(k[source], v[source]) for k, v in self.past or []]
+        self.past = rows_of(self.past or [], source)
         self.condition = self.condition[source]
         self.second = torch.tensor([new for _, new in second], dtype=torch.long, device=self.device)
         self.count = len(places)

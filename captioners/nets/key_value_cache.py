@@ -4,6 +4,7 @@ for all of them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -51,3 +52,16 @@ class StaticCache:
         """All of the layer's room: what lies behind the new token is for a mask to hide."""
         keys, values = next(self.layers)
         return keys.index_copy_(2, self.place, k), values.index_copy_(2, self.place, v)
+
+
+class CacheByRow(list[KeysValues], ABC):
+    """A cache whose rows do not all lie in the same tensors."""
+
+    @abstractmethod
+    def rows(self, rows: Tensor) -> list[KeysValues]:
+        """The cache of these rows, in this order."""
+
+
+def rows_of(cache: list[KeysValues], rows: Tensor) -> list[KeysValues]:
+    """The cache of some rows, in this order; a row that is named twice goes on as two."""
+    return cache.rows(rows) if isinstance(cache, CacheByRow) else [(k[rows], v[rows]) for k, v in cache]

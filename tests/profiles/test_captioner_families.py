@@ -6,7 +6,9 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import soundfile
 import torch
+from PIL import Image
 from tiny_captioners import (
     SIDE,
     save_blip,
@@ -22,11 +24,14 @@ from tiny_hub import load_half, save_all
 
 from captioners import registry
 from captioners.lab import Lab
+from captioners.media import load_media
 from captioners.nets import few_rows
 from captioners.nets.from_transformers import blip_decoder, git_decoder, vit_gpt2_decoder, whisper_decoder
 from captioners.profiles.base import ProfileError, load_profile
-from captioners.profiles.hub import promise
-from captioners.profiles.hub.families import families
+from captioners.profiles.hub import expected_time, promise
+from captioners.profiles.hub import profile as hub_profile
+from captioners.profiles.hub.families import families, load_captioner
+from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import PRESETS, ROLES, choose
 from captioners.text import EOS
 
@@ -192,6 +197,131 @@ def test_batch_stream_and_single_rows_agree(named, request, draw):
     assert last.result.caption == batch[1].caption
 
 
+# ------------------------------------------------------------------------------------------ what stands for no input
+
+BLANKS = ("zeros", "photos", "mixture", "mixture:1", "mixture:2:photos")
+
+
+@pytest.fixture(scope="module")
+def photos(folder, draw, play):
+    """Three pictures and three sounds beside the models file."""
+    place = folder / "photos"
+    place.mkdir()
+    for seed in (5, 6, 7):
+        Image.fromarray(draw(seed).data).save(place / f"{seed}.png")
+        soundfile.write(place / f"{seed}.wav", play(seed).data, 16_000)
+    return place
+
+
+def chosen(folder, name: str, blank: str):
+    """Method 1 of a captioner whose models file says what stands for no input."""
+    role, base = "audio-captioner" if name == "whisper" else "captioner", models_file(folder, name)
+    file = folder / f"{name}-blank.toml"
+    file.write_text(base.read_text().replace(f'{role} = "{name}"', f'{role} = {{ id = "{name}", blank = "{blank}" }}'))
+    return registry.load("cfg", load_profile("hub", "cpu", str(file)))
+
+
+@pytest.mark.parametrize("name", ["captioner", *SAVE])
+def test_what_stands_for_no_input_changes_p_of_x_and_nothing_else(folder, photos, name, picture, sound):
+    media, captions, uncond, notes = sound if name == "whisper" else picture, [], [], set()
+    for blank in BLANKS:
+        method = chosen(folder, name, blank)
+        plain, guided = (
+            method.caption(media, method.spec.settings(max_tokens=5, guidance_scale=scale)) for scale in (1, 2)
+        )
+        assert all(math.isfinite(t.uncond) for result in (plain, guided) for t in result.trace)
+        captions.append([(t.token, round(t.cond, 4)) for t in plain.trace])
+        uncond.append(plain.trace[0].uncond)
+        notes |= {note for note in plain.notes if "never trained without" in note}
+    assert all(caption == captions[0] for caption in captions)
+    assert len({round(value, 3) for value in uncond}) == len(BLANKS)
+    assert len(notes) == len(BLANKS)  # the card says which
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["captioner", *SAVE])
+def test_a_mixture_chosen_in_the_models_file_is_the_mean_of_what_is_said_of_the_folders_inputs(
+    folder, photos, name, picture, sound
+):
+    """A given caption through the whole method, and its p(x) again from one conditional pass for each reference."""
+    media, kind = (sound, "audio") if name == "whisper" else (picture, "image")
+    method = chosen(folder, name, "mixture:3:photos")
+    models, words = method.for_kind(kind).models, "a dog runs"
+    ids = models.tokenizer.encode(words)
+    settings = method.spec.settings(max_tokens=len(ids), guidance_scale=2)
+    result = method.caption(media, settings.replace(forced={0: words}))
+    sequence = torch.tensor([[models.start_token(kind), *ids]])
+    each = []
+    for file in sorted(photos.glob("*.wav" if kind == "audio" else "*.png")):
+        grid = models.encode([load_media(file, kind)])[0].grid[None]
+        condition = models.caption_decoder().condition({kind: grid}, torch.arange(1))
+        logp = models.caption_decoder()(sequence[:, :-1], condition)[0].log_softmax(-1)
+        each.append(logp.gather(-1, sequence[:, 1:, None])[0, :, 0])
+    expected = torch.stack(each).exp().mean(0).log()
+    assert [t.uncond for t in result.trace] == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["captioner", *SAVE])
+def test_an_input_from_the_folder_has_no_part_in_its_own_mixture(folder, photos, name):
+    """With two references, one of them the input, p(x) is what is said of the other."""
+    kind = "audio" if name == "whisper" else "image"
+    first, second, _ = (load_media(f, kind) for f in sorted(photos.glob("*.wav" if kind == "audio" else "*.png")))
+    method = chosen(folder, name, "mixture:2:photos")
+    settings = method.spec.settings(guidance_scale=2, max_tokens=2).replace(forced={0: "a"})
+    seen, other = method.caption(first, settings).trace[0], method.caption(second, settings).trace[0]
+    assert seen.uncond == pytest.approx(other.cond, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["captioner", *SAVE])
+def test_with_a_mixture_batch_stream_beams_and_single_rows_agree(folder, photos, name, draw, play):
+    method = chosen(folder, name, "mixture:2:photos")
+    media = [play(i) if name == "whisper" else draw(i) for i in range(3)]
+    how = ({"guidance_scale": 1}, {"guidance_scale": 3, "num_candidates": 3}, {"guidance_scale": 2, "decoding": "beam"})
+    settings = [method.spec.settings(max_tokens=5, **some) for some in how]
+    batch = method.caption_batch(media, settings)
+    for alone, together in zip(map(method.caption, media, settings), batch, strict=True):
+        assert alone.caption == together.caption
+        assert [t.uncond for t in alone.trace] == pytest.approx([t.uncond for t in together.trace], abs=1e-3)
+    *_, last = method.stream(media[1], settings[1])
+    assert last.result.caption == batch[1].caption
+
+
+def test_a_word_is_led_back_to_its_cells_with_a_mixture_too(folder, photos, picture):
+    for blank in ("zeros", "mixture:2:photos"):
+        method = chosen(folder, "blip", blank)
+        result = method.caption(picture, method.spec.settings(max_tokens=5))
+        hidden = torch.zeros(2, method.models.encode([picture])[0].grid.shape[0], dtype=torch.bool)
+        hidden[1, 0] = True
+        scores = method.score_without(picture, result, hidden)
+        assert scores[0].tolist() == pytest.approx([t.cond for t in result.trace], abs=1e-3)
+        assert not torch.allclose(scores[0], scores[1], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["blip", "git"])
+def test_a_mixture_in_half_precision_is_finite(folder, photos, name, picture):
+    chosen(folder, name, "mixture:2:photos")
+    result = Lab(load_half(folder / f"{name}-blank.toml")).caption(picture, "cfg")
+    assert all(math.isfinite(t.cond) and math.isfinite(t.uncond) for t in result.trace)
+
+
+def test_a_folder_with_too_few_references_is_told_in_a_sentence(folder, photos):
+    with pytest.raises(ProfileError, match=r"A mixture of 9 pictures is asked for and .*photos has 3: give blank a"):
+        chosen(folder, "blip", "mixture:9:photos").models.caption_decoder()
+    with pytest.raises(ProfileError, match=r'There are no pictures in nowhere: give a folder .* or "zeros" or "mix'):
+        chosen(folder, "blip", "nowhere").models.caption_decoder()
+
+
+def test_a_training_is_handed_the_decoder_itself(folder, photos):
+    chosen(folder, "captioner", "mixture:2:photos")
+    sources = choose(folder / "captioner-blank.toml")
+    loader = ModelLoader(sources, "cpu", lambda words: None, half=False)
+    model = loader.get("captioner", lambda path, source: load_captioner(path, source, loader))
+    assert isinstance(model.decoder, torch.nn.Module)
+
+
+# --------------------------------------------------------------------------------------------------- in the profile
+
+
 @pytest.mark.parametrize("name", SAVE)
 def test_in_half_precision_it_captions_too(folder, name, picture, sound):
     result = Lab(load_half(models_file(folder, name))).caption(sound if name == "whisper" else picture, "cfg")
@@ -224,8 +354,37 @@ def test_the_small_preset_takes_smaller_models_and_a_models_file_changes_it(tmp_
         ROLES[r][0].millions for r in ("captioner", "language-model")
     )
     assert "Up to 2.9 GB are fetched when first used (captioner 0.9, language-model 0.5" in promise(small)
+    assert "A guided caption then takes about 1.7 s by method 1 and about 35 s by method 2" in promise(small)
     (tmp_path / "models.toml").write_text('captioner = "microsoft/git-base-coco"\n')
     assert choose(tmp_path / "models.toml", preset="hub-small")["captioner"].millions == 176.6
+
+
+def test_sizes_and_seconds_are_told_before_anything_is_fetched(monkeypatch):
+    def fetch(*args):
+        raise AssertionError("nothing may be fetched yet")
+
+    monkeypatch.setattr("captioners.profiles.hub.model_loader.fetch", fetch)
+    said = []
+    hub_profile("cpu", announce=said.append, name="hub-small")
+    assert said == [promise(choose(preset="hub-small"))]
+    assert "GB are fetched when first used" in said[0]
+    assert "s by method 1" in said[0]
+
+
+def test_models_of_unknown_size_are_not_said_to_weigh_nothing(folder):
+    assert promise(choose(models_file(folder, "blip"), preset="hub-small")).startswith("How long a caption then takes")
+
+
+def test_the_expected_seconds_are_those_of_the_models_that_are_named(tmp_path):
+    def told(text: str) -> str:
+        (tmp_path / "models.toml").write_text(text)
+        return expected_time(choose(tmp_path / "models.toml", preset="hub-small"))
+
+    assert "about 0.8 s by method 1 and about 35 s" in told('captioner = "microsoft/git-base-coco"')
+    assert "takes about 35 s by method 2:" in told('captioner = "someone/blip"')
+    blank = 'captioner = { id = "Salesforce/blip-image-captioning-base", blank = "mixture" }'
+    assert "takes more than 1.7 s by method 1" in told(blank)
+    assert "was not measured" in told('captioner = "someone/blip"\nlanguage-model = "someone/gpt2"')
 
 
 def test_the_small_preset_is_a_profile_of_its_own_and_method_2_is_not_warmed_up(folder, picture, monkeypatch):

@@ -156,3 +156,6 @@ def test_a_rankers_temperature_is_of_its_own_scale_and_a_judge_shows_none(hub, m
     assert (ranker.calibration.random, ranker.calibration.human) == pytest.approx((0.25, 1.25))
     assert hub.judges.matcher("audio").calibration is None
     del ranker.__dict__["calibration"]
+    hub.models_for("classifier").load()  # as before the launch on a ZeroGPU Space
+    assert "calibration" in ranker.__dict__
+    del ranker.__dict__["calibration"]

@@ -19,9 +19,10 @@ from captioners.lab import Lab
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub import fetching
 from captioners.profiles.hub.fetching import Reach, download_command, fetch
-from captioners.profiles.hub.matchers import load_open_clip
+from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, load_open_clip
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import ROLES, Source, choose
+from captioners.profiles.hub.texts import language_model
 from captioners.profiles.hub.weights import damage
 from captioners.types import CaptionLabError
 
@@ -165,6 +166,44 @@ def test_a_broken_weights_file_is_named_with_its_remedy(tmp_path, breakage, form
     assert str(file) in str(error.value)
     assert ("git lfs pull" if breakage == "pointer" else "copy it again") in str(error.value)
     assert loader.status == ""
+
+
+@pytest.mark.parametrize("breakage", ["cut off", "empty", "pointer"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_broken_small_file_is_named_with_its_remedy(tmp_path, breakage, name):
+    file = save_gpt2(tmp_path / "model") / name
+    spoil, says = BREAKAGES[breakage]
+    file.write_bytes(spoil(file.read_bytes()))
+    sources = {"language-model": Source(str(tmp_path / "model"), family="transformers")}
+    with pytest.raises(ProfileError, match=says) as error:
+        language_model("language-model", ModelLoader(sources, "cpu", lambda words: None))
+    assert f"{file}, which belongs to the language-model, " in str(error.value)
+    assert ("git lfs pull" if breakage == "pointer" else "copy it again") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("role", "save", "read"),
+    [("language-model", save_gpt2, language_model), ("audio-ranker", partial(save_clap, seed=0), ClapMatcher)],
+)
+def test_a_model_without_its_vocabulary_is_refused_instead_of_writing_nonsense(tmp_path, role, save, read):
+    folder = save(tmp_path / "model")
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        (folder / name).unlink(missing_ok=True)
+    loader = ModelLoader({role: Source(str(folder), family="transformers")}, "cpu", lambda words: None)
+    with pytest.raises(ProfileError, match=rf"cannot be used as {role}: its tokenizer knows no words"):
+        read(role, loader)
+
+
+def test_weights_of_another_architecture_without_a_configuration_are_told(tmp_path):
+    """open_clip only asserts that they fit."""
+    (save_open_clip(tmp_path / "clip", tiny_clip(0), CLIP) / "open_clip_config.json").unlink()
+    loader = ModelLoader(
+        {"image-ranker": Source(str(tmp_path / "clip"), family="open_clip", architecture="ViT-B-32")},
+        "cpu",
+        lambda words: None,
+    )
+    with pytest.raises(ProfileError, match="cannot be used as image-ranker"):
+        ClipMatcher("image-ranker", loader)
 
 
 def test_a_broken_download_is_fetched_again_by_the_command_that_is_advised(hub):

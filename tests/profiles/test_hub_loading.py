@@ -9,7 +9,7 @@ from captioners.lab import Lab
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.model_loader import ModelLoader
-from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Source, choose
+from captioners.profiles.hub.roles import CLASSIFIER_BASE, ROLES, Blank, Source, choose
 
 
 def test_nothing_is_loaded_before_it_is_used_and_sizes_are_told_first(models):
@@ -166,6 +166,15 @@ def test_a_folder_with_another_model_is_refused_in_a_sentence(tmp_path):
         ("captioner = 3", "no model for captioner"),
         ("captioner = {revision = 'main'}", "no model for captioner"),
         ("captioner =", "not valid TOML"),
+        ("captioner = {id = 'x/y', blank = 3}", 'blank = 3 for captioner: give "zeros", a folder, "mixture", '),
+        ("captioner = {id = 'x/y', blank = ''}", "K from 1 to 64"),
+        ("captioner = {id = 'x/y', blank = 'mixture:0'}", "blank = 'mixture:0' for captioner"),
+        ("captioner = {id = 'x/y', blank = 'mixture:65'}", "blank = 'mixture:65' for captioner"),
+        ("captioner = {id = 'x/y', blank = 'mixture:many'}", "blank = 'mixture:many' for captioner"),
+        (
+            "image-ranker = {id = 'x/y', blank = 'zeros'}",
+            "a blank for image-ranker: only captioner and audio",
+        ),
         ("image-judge = 'laion/CLIP-ViT-B-32-laion2B-s34B-b79K'", "cannot be both image-judge and image-ranker"),
         ("fluency-judge = 'openai-community/gpt2-medium'", "cannot be both fluency-judge and language-model"),
     ],
@@ -184,10 +193,25 @@ def test_a_models_file_may_be_yaml_and_keeps_known_revisions(tmp_path):
     assert chosen["language-model"] == ROLES["language-model"][1]
     assert (chosen["captioner"].revision, chosen["captioner"].blank, chosen["captioner"].millions) == (
         "abc",
-        "zeros",
+        Blank("zeros"),
         0,
     )
     assert chosen["image-judge"] == ROLES["image-judge"][0]
+
+
+def test_what_stands_for_no_input_is_chosen_in_words_and_folders_are_meant_from_the_models_file(tmp_path):
+    (tmp_path / "photos").mkdir()
+    beside = str(tmp_path / "photos")
+    for text, expected in {
+        "zeros": Blank("zeros"),
+        "photos": Blank("mean", folder=beside),
+        "elsewhere": Blank("mean", folder="elsewhere"),
+        "mixture": Blank("mixture"),
+        "mixture:8": Blank("mixture", 8),
+        "mixture:8:photos": Blank("mixture", 8, beside),
+    }.items():
+        (tmp_path / "models.toml").write_text(f"captioner = {{ id = 'x/y', blank = '{text}' }}")
+        assert choose(tmp_path / "models.toml")["captioner"].blank == expected
 
 
 def test_a_folder_that_is_not_there_is_no_name_on_the_hub():

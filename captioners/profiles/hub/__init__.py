@@ -27,11 +27,27 @@ PICTURES = ("captioner", "language-model", "image-ranker", "image-judge", "fluen
 
 def promise(sources: dict[str, Source]) -> str:
     """What will be fetched and how long a caption takes, before anything is."""
-    sizes = {role: 4 * sources[role].millions / 1000 for role in PICTURES}
+    sizes = {role: 4 * sources[role].millions / 1000 for role in PICTURES if sources[role].millions}
+    if not sizes:
+        return expected_time(sources)
     by_role = ", ".join(f"{role} {size:.1f}" for role, size in sizes.items())
+    return f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({by_role}). {expected_time(sources)}"
+
+
+def expected_time(sources: dict[str, Source]) -> str:
+    """How long a caption takes with these models, in a sentence that says how that is known."""
+    mixed = sources["captioner"].blank.form == "mixture"  # it reads as many rows more as it has references
+    methods = (("captioner", 1, "more than" if mixed else "about"), ("language-model", 2, "about"))
+    known = [
+        f"{words} {sources[role].seconds:g} s by method {method}"
+        for role, method, words in methods
+        if sources[role].seconds
+    ]
+    if not known:
+        return "How long a caption then takes was not measured for these models."
     return (
-        f"Up to {sum(sizes.values()):.1f} GB are fetched when first used ({by_role}); "
-        "a caption then takes a few seconds on a laptop."
+        f"A guided caption then takes {' and '.join(known)}: an estimate from random weights of these sizes on one "
+        "processor core, without its scores; more cores and a GPU are faster."
     )
 
 

@@ -2,12 +2,13 @@
 
 The mean of some pictures, cell by cell: of what depends on no centred encoder and costs no more than one picture it is
 closest to a trained null cell (assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). A mixture of 16
-pictures is closer, and costs a row for each.
+pictures is closer, and costs a row for each. The pictures are read once, with the captioner, and kept with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from captioners.media import load_media
 from captioners.profiles.base import ProfileError
-from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.roles import MOST_REFERENCES, Blank, Source
 from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
 
@@ -25,36 +26,63 @@ ENDINGS: dict[Modality, tuple[str, ...]] = {
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
 }
 NAMES: dict[Modality, str] = {"image": "picture", "audio": "sound"}
-MOST = 64  # references
+MIXED = 16  # references of a mixture whose number is not given, if there are so many
 BATCH = 16
 
+Grids = Callable[[list[Media]], Tensor]
 
-def null_cells(
-    kind: Modality, path: Path, source: Source, grids: Callable[[list[Media]], Tensor]
-) -> tuple[Tensor | None, str]:
-    """The null cells (cells, width) or one (width,), nothing for zeros, and in words what they are ("" if they were
-    trained).
-    """
-    trained, name = path / "null.safetensors", NAMES[kind]
+
+@dataclass(frozen=True)
+class NoInput:
+    """What a captioner sees instead of an input: its null cells, or each of some references."""
+
+    words: str  # what it is; "" if it was trained
+    null: Tensor | None = None  # (cells, width) or one (width,); None for zeros
+    references: Tensor | None = None  # (K, cells, width), whose probabilities are averaged
+
+    def as_prefix(self, width: int) -> NoInput:
+        """For a captioner that has no null cells, because its input stands before the text: they are its reference."""
+        null = torch.zeros(width) if self.null is None else self.null
+        given = self.references is not None
+        return NoInput(self.words, references=self.references if given else null.reshape(1, -1, width))
+
+
+def no_input(kind: Modality, path: Path, source: Source, grids: Grids) -> NoInput:
+    """What stands for none: a trained null cell where the folder has one, or what was chosen, or the mean."""
+    trained, name, blank = path / "null.safetensors", NAMES[kind], source.blank
     if trained.is_file():
-        return load_file(trained)["null"], ""
-    if source.blank == "zeros":
-        return None, f"a {name} token of zeros"
-    return mean_grid(grids, references(kind, source.blank)), f"the mean of a few {name}s, cell by cell,"
+        return NoInput("", load_file(trained)["null"])
+    if blank.form == "zeros":
+        return NoInput(f"a {name} token of zeros")
+    if blank.form == "mixture":
+        cells = read_grids(grids, mixed_references(kind, blank))
+        return NoInput(f"each of {len(cells)} reference {name}s, averaged as probabilities,", references=cells)
+    cells = read_grids(grids, references(kind, blank.folder)).float().mean(0)
+    return NoInput(f"the mean of a few {name}s, cell by cell,", cells)
 
 
 def references(kind: Modality, folder: str = "") -> list[Media]:
     """The pictures or sounds of a folder, ours if none is given."""
-    place = Path(folder) if folder else EXAMPLES
-    files = [f for f in sorted(place.glob("*")) if f.suffix.lower() in ENDINGS[kind]][:MOST]
+    place = Path(folder).expanduser() if folder else EXAMPLES
+    files = [f for f in sorted(place.glob("*")) if f.suffix.lower() in ENDINGS[kind]][:MOST_REFERENCES]
     if not files:
-        advice = 'give a folder that has some as blank of the captioner, or "zeros".'
+        advice = 'give a folder that has some as blank of the captioner, or "zeros" or "mixture".'
         raise ProfileError(f"There are no {NAMES[kind]}s in {place}: {advice}")
     return [load_media(file, kind) for file in files]
 
 
+def mixed_references(kind: Modality, blank: Blank) -> list[Media]:
+    """As many as a mixture has."""
+    found = references(kind, blank.folder)
+    if len(found) < blank.count:
+        raise ProfileError(
+            f"A mixture of {blank.count} {NAMES[kind]}s is asked for and {blank.folder or 'our examples'} has "
+            f"{len(found)}: give blank a smaller number or a larger folder (mixture:K:FOLDER)."
+        )
+    return found[: blank.count or MIXED]
+
+
 @torch.no_grad()
-def mean_grid(grids: Callable[[list[Media]], Tensor], media: list[Media]) -> Tensor:
-    """(cells, width): the mean over media."""
-    chunks = [grids(media[start : start + BATCH]).float() for start in range(0, len(media), BATCH)]
-    return torch.cat(chunks).mean(0)
+def read_grids(grids: Grids, media: list[Media]) -> Tensor:
+    """(n, cells, width): the encoder's grids, a few at a time."""
+    return torch.cat([grids(media[start : start + BATCH]) for start in range(0, len(media), BATCH)])

@@ -19,6 +19,7 @@ from captioners.media import load_media
 from captioners.nets.clip_text import embed_text
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
+from captioners.profiles.hub.vocabularies import with_words
 from captioners.recently_used import RecentlyUsed
 from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
@@ -147,9 +148,9 @@ class ClapMatcher:
     def _load(self, path: Path, source: Source) -> tuple[Any, Any]:
         from transformers import ClapModel, ClapProcessor
 
-        return self.loader.ready(
-            ClapModel.from_pretrained(path, dtype=self.loader.dtype)
-        ), ClapProcessor.from_pretrained(path)
+        processor = ClapProcessor.from_pretrained(path)
+        with_words(processor.tokenizer)
+        return self.loader.ready(ClapModel.from_pretrained(path, dtype=self.loader.dtype)), processor
 
     @cached_property
     def calibration(self) -> Calibration | None:

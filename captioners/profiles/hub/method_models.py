@@ -118,7 +118,8 @@ class CaptionerFamilyModels(HubModels):
     @property
     def notes(self) -> tuple[str, ...]:
         """That nothing taught this captioner to do without an input, if so."""
-        return (NEVER_WITHOUT.format(self.model.without),) if self.model.without else ()
+        instead = self.model.no_input.words
+        return (NEVER_WITHOUT.format(instead),) if instead else ()
 
     @cached_property
     def _for_sound(self) -> HubModels:
@@ -203,9 +204,10 @@ class Gpt2Models(HubModels):
         )
 
     def load(self) -> None:
-        """GPT-2 and the classifiers too."""
+        """GPT-2 and the classifiers too, and the ranker's scale for sound, which a loan would measure and forget."""
         super().load()
         self.language_model(), self.classifier("image"), self.classifier("audio")
+        _ = self.ranker("audio").calibration
 
 
 class FallbackModels(HubModels):

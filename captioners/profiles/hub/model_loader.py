@@ -23,7 +23,7 @@ from captioners.allocator import give_back, lacks_memory
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.fetching import fetch
 from captioners.profiles.hub.roles import Source, smaller
-from captioners.profiles.hub.weights import check_weights, weights_files
+from captioners.profiles.hub.weights import check_small_files, check_weights, weights_files
 from captioners.profiles.store import file_hash
 from captioners.run_record import record_weights
 
@@ -60,12 +60,14 @@ class ModelLoader:
         return torch.float16 if self.half and self.device.startswith("cuda") else torch.float32
 
     @property
-    def replays(self) -> bool:
-        """Whether the captioner's steps are recorded and replayed: on a GPU, unless CAPTION_LAB_CUDA_GRAPHS is 0.
+    def trains(self) -> bool:
+        """Whether a training goes on with what is loaded: it wants gradients, and the nets themselves."""
+        return not self.half
 
-        A training wants gradients instead.
-        """
-        wanted = self.half and os.environ.get("CAPTION_LAB_CUDA_GRAPHS") != "0"
+    @property
+    def replays(self) -> bool:
+        """Whether the captioner's steps are recorded and replayed: on a GPU, unless CAPTION_LAB_CUDA_GRAPHS is 0."""
+        wanted = not self.trains and os.environ.get("CAPTION_LAB_CUDA_GRAPHS") != "0"
         return wanted and self.device.startswith("cuda") and torch.cuda.is_available()
 
     def has(self, role: str) -> bool:
@@ -89,6 +91,7 @@ class ModelLoader:
         )
         self.loading[role] = words
         self.announce(words)
+        path = Path()
         try:
             path = fetch(role, source)
             check_weights(role, path, source)
@@ -102,12 +105,14 @@ class ModelLoader:
             ValueError,
             KeyError,
             RuntimeError,
+            AssertionError,
             EOFError,
             UnpicklingError,
             SafetensorError,
         ) as error:
             if lacks_memory(error):
                 raise ProfileError(self._too_large(role, source)) from error
+            check_small_files(role, path, source)
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise ProfileError(
                 f"{source.id} cannot be used as {role}: {reason} Name another model with --models FILE."

@@ -18,7 +18,7 @@ from captioners.nets.language_model import sequence_log_likelihood
 from captioners.profiles.base import ProfileError
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import Gpt2Vocabulary
+from captioners.profiles.hub.vocabularies import Gpt2Vocabulary, with_words
 from captioners.text import clean
 from captioners.types import Modality
 
@@ -32,7 +32,7 @@ def language_model(role: str, loader: ModelLoader) -> tuple[Gpt2, Gpt2Vocabulary
         from transformers import GPT2LMHeadModel, GPT2TokenizerFast
 
         net = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32)
-        return loader.ready(Gpt2(net)), Gpt2Vocabulary(GPT2TokenizerFast.from_pretrained(path))
+        return loader.ready(Gpt2(net)), Gpt2Vocabulary(with_words(GPT2TokenizerFast.from_pretrained(path)))
 
     return loader.get(role, load)
 
@@ -74,7 +74,7 @@ class TransformersClassifier:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         net = AutoModelForSequenceClassification.from_pretrained(path, dtype=self.loader.dtype)
-        return self.loader.ready(net), AutoTokenizer.from_pretrained(path)
+        return self.loader.ready(net), with_words(AutoTokenizer.from_pretrained(path))
 
     @torch.no_grad()
     def probability(self, texts: list[str]) -> Tensor:
@@ -108,7 +108,7 @@ class BertTexts:
         from transformers import AutoModel, AutoTokenizer
 
         net = AutoModel.from_pretrained(path, dtype=self.loader.dtype)
-        return self.loader.ready(net), AutoTokenizer.from_pretrained(path)
+        return self.loader.ready(net), with_words(AutoTokenizer.from_pretrained(path))
 
     @torch.no_grad()
     def embed_tokens(self, texts: list[str]) -> list[TokenVectors]:

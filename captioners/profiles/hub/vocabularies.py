@@ -14,6 +14,13 @@ from captioners.contract import Tokenizer
 from captioners.text import EOS, UNFINISHED, clean, right_padded
 
 
+def with_words(tokenizer: Any) -> Any:
+    """A tokenizer of transformers as it was read, or ValueError: without its files there is one that knows no words."""
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError("its tokenizer knows no words, because tokenizer.json or its vocabulary is missing.")
+    return tokenizer
+
+
 class Vocabulary(Tokenizer):
     """What all have in common."""
 

@@ -1,6 +1,6 @@
-"""Weights files as they arrive: empty, cut off or only pointed to by Git.
+"""Files as they arrive: empty, cut off or only pointed to by Git.
 
-Told from their first and last bytes, before they are read.
+Weights are told from their first and last bytes, before they are read; small files are looked at when reading fails.
 """
 
 from __future__ import annotations
@@ -32,6 +32,23 @@ def check_weights(role: str, path: Path, source: Source) -> None:
     for file in weights_files(path, source):
         if wrong := damage(file):
             raise ProfileError(f"{file}, weights of the {role}, {wrong}: {remedy(file, source)}.")
+
+
+def check_small_files(role: str, path: Path, source: Source) -> None:
+    """Names the configuration or vocabulary that cannot be read, if one is why a model could not be."""
+    for file in sorted(path.glob("*.json")) if path.is_dir() else ():
+        if wrong := _small_damage(file):
+            raise ProfileError(f"{file}, which belongs to the {role}, {wrong}: {remedy(file, source)}.")
+
+
+def _small_damage(file: Path) -> str:
+    if not file.stat().st_size or _start(file) == POINTER:
+        return damage(file)
+    try:
+        json.loads(file.read_bytes())
+    except ValueError:
+        return "is cut off or damaged"
+    return ""
 
 
 def damage(file: Path) -> str:

@@ -14,9 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from captioners.contract import ConditionalDecoder
+from captioners.nets.mixture import MixtureDecoder
 from captioners.nets.replayed import ReplayedDecoder
+from captioners.profiles.hub.blank import NoInput
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.vocabularies import Vocabulary
@@ -31,7 +35,7 @@ class CaptionModel:
     vocabulary: Vocabulary
     grids: Callable[[list[Media]], Tensor]  # (n, cells, width), on the device
     decoder: Any  # a `ConditionalDecoder`; a training asks more of it
-    without: str  # what stands for no input in p(x), in words; "" if it was trained without
+    no_input: NoInput  # what stands for none in p(x)
     net: Any = None  # the library's own model, for a training that goes on with it
 
 
@@ -64,7 +68,19 @@ def load_captioner(path: Path, source: Source, loader: ModelLoader) -> CaptionMo
             f"it is a {kind or 'model without a configuration'}, and captioners are one of {', '.join(by_type)}."
         )
     model = by_type[kind](path, source, loader)
-    return replace(model, decoder=ReplayedDecoder(model.decoder)) if loader.replays else model
+    return model if loader.trains else replace(model, decoder=_decoder(model, loader))
+
+
+@torch.no_grad()
+def _decoder(model: CaptionModel, loader: ModelLoader) -> ConditionalDecoder:
+    """The captioner's decoder with recorded steps on a GPU, and with a mixture as p(x) where references stand for no
+    input.
+    """
+    steps: ConditionalDecoder = ReplayedDecoder(model.decoder) if loader.replays else model.decoder
+    references = model.no_input.references
+    if references is None:
+        return steps
+    return MixtureDecoder(model.decoder, {model.kind: references.to(loader.device)}, seeing=steps)
 
 
 def model_type(path: Path, source: Source) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.blank import no_input
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+from captioners.profiles.hub.vocabularies import WordPieceVocabulary, with_words
 from captioners.types import Media
 
 
@@ -29,8 +29,8 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = encoder(processed(processor, media, loader)).last_hidden_state
         return cells
 
-    null, words = null_cells("image", path, source, grids)
+    blank = no_input("image", path, source, grids)
     vocabulary = WordPieceVocabulary(
-        AutoTokenizer.from_pretrained(path), text.bos_token_id, text.sep_token_id, text.vocab_size
+        with_words(AutoTokenizer.from_pretrained(path)), text.bos_token_id, text.sep_token_id, text.vocab_size
     )
-    return CaptionModel("image", vocabulary, grids, loader.ready(blip_decoder(model, null)), words)
+    return CaptionModel("image", vocabulary, grids, loader.ready(blip_decoder(model, blank.null)), blank)

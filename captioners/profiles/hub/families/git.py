@@ -1,4 +1,7 @@
-"""GIT (arXiv 2205.14100): a picture's cells stand before the text of one decoder. p(x) is the text without them."""
+"""GIT (arXiv 2205.14100): a picture's cells stand before the text of one decoder.
+
+p(x) is the text without them, unless another choice is made.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from captioners.profiles.hub.blank import NoInput, no_input
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import WordPieceVocabulary
+from captioners.profiles.hub.vocabularies import WordPieceVocabulary, with_words
 from captioners.types import Media
 
 
@@ -32,8 +36,9 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = project(encoder(processed(processor, media, loader)).last_hidden_state)
         return cells
 
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer = with_words(AutoTokenizer.from_pretrained(path))
     vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)
-    return CaptionModel(
-        "image", vocabulary, grids, loader.ready(git_decoder(model)), "the text alone, without any picture,"
-    )
+    blank = NoInput("the text alone, without any picture,")
+    if source.blank.form:
+        blank = no_input("image", path, source, grids).as_prefix(model.config.hidden_size)
+    return CaptionModel("image", vocabulary, grids, loader.ready(git_decoder(model)), blank)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from captioners.nets.coca import CocaDecoder
 from captioners.nets.refit import for_few_rows
-from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.blank import no_input
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import load_open_clip, pixels
 from captioners.profiles.hub.model_loader import ModelLoader
@@ -32,6 +32,6 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = coca.visual(pixels(transform, media, loader))[1]
         return cells
 
-    null, words = null_cells("image", path, source, grids)
-    decoder = loader.ready(CocaDecoder(coca, null))
-    return CaptionModel("image", ClipVocabulary(SimpleTokenizer()), grids, decoder, words, coca)
+    blank = no_input("image", path, source, grids)
+    decoder = loader.ready(CocaDecoder(coca, blank.null))
+    return CaptionModel("image", ClipVocabulary(SimpleTokenizer()), grids, decoder, blank, coca)

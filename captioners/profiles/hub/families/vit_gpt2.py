@@ -8,12 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.blank import no_input
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.matchers import processed
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import ByteVocabulary
+from captioners.profiles.hub.vocabularies import ByteVocabulary, with_words
 from captioners.types import Media
 
 
@@ -35,11 +35,11 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         projected: Tensor = cells if project is None else project(cells)
         return projected
 
-    null, words = null_cells("image", path, source, grids)
-    tokenizer, config = AutoTokenizer.from_pretrained(path), model.config
+    blank = no_input("image", path, source, grids)
+    tokenizer, config = with_words(AutoTokenizer.from_pretrained(path)), model.config
     start, end = (
         config.decoder_start_token_id or config.decoder.bos_token_id,
         config.eos_token_id or config.decoder.eos_token_id,
     )
     vocabulary = ByteVocabulary(tokenizer, start, end, config.decoder.vocab_size)
-    return CaptionModel("image", vocabulary, grids, loader.ready(vit_gpt2_decoder(model, null)), words)
+    return CaptionModel("image", vocabulary, grids, loader.ready(vit_gpt2_decoder(model, blank.null)), blank)

@@ -10,11 +10,11 @@ import torch
 import torchaudio.functional as AF
 from torch import Tensor
 
-from captioners.profiles.hub.blank import null_cells
+from captioners.profiles.hub.blank import no_input
 from captioners.profiles.hub.families import CaptionModel, family
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import Source
-from captioners.profiles.hub.vocabularies import ByteVocabulary
+from captioners.profiles.hub.vocabularies import ByteVocabulary, with_words
 from captioners.types import Media
 
 STYLE = "clotho > caption: "  # of the published ones: Clotho's captions, in a sentence
@@ -31,7 +31,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     heard, features, tokenizer = (
         model.model.encoder,
         WhisperFeatureExtractor.from_pretrained(path),
-        AutoTokenizer.from_pretrained(path),
+        with_words(AutoTokenizer.from_pretrained(path)),
     )
 
     def grids(media: list[Media]) -> Tensor:
@@ -49,6 +49,6 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     ]
     style: list[int] = tokenizer(STYLE, add_special_tokens=False)["input_ids"]
     opening, start = [*opening, *style[:-1]], style[-1]
-    null, words = null_cells("audio", path, source, grids)
+    blank = no_input("audio", path, source, grids)
     vocabulary = ByteVocabulary(tokenizer, start, model.config.eos_token_id, model.config.vocab_size)
-    return CaptionModel("audio", vocabulary, grids, loader.ready(whisper_decoder(model, null, opening)), words)
+    return CaptionModel("audio", vocabulary, grids, loader.ready(whisper_decoder(model, blank.null, opening)), blank)
