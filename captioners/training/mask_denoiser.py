@@ -56,7 +56,7 @@ class DenoiserRecipe(Recipe):
     length: float = 0.1  # weight of the length's loss
 
 
-RECIPE = DenoiserRecipe(epochs=12, batch=64, lr=8e-4)
+RECIPE = DenoiserRecipe(epochs=9, batch=64, lr=8e-4)
 
 
 @dataclass(frozen=True)

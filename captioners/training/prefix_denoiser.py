@@ -52,7 +52,7 @@ class PrefixRecipe(Recipe):
     frozen: float = 0.5  # share of the epochs in which the word embeddings stay as they are
 
 
-RECIPE = PrefixRecipe(epochs=11, batch=64, lr=8e-4, ema=0.999)
+RECIPE = PrefixRecipe(epochs=10, batch=64, lr=8e-4, ema=0.999)
 
 
 @dataclass(frozen=True)
