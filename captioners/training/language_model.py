@@ -1,14 +1,15 @@
 """Parts `caption-lm` and `fluency-judge`: two language models, each on its own half of the caption corpora.
 
 The guiding LM sees packs of captions of one corpus, so that it can be prompted with a few of them; in some packs the
-corpora are mixed under the neutral start token. The judge sees single captions, always under the neutral start token.
+corpora are mixed under the neutral start token. Captions of one sound stand under the tag of sounds' own pairs. The
+judge sees single captions, always under the neutral start token.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,9 +25,10 @@ from captioners.nets.language_model import (
     sequence_log_likelihood,
 )
 from captioners.profiles.store import save_part
-from captioners.text import CaptionTokenizer, clean
+from captioners.text import PAIRS, CaptionTokenizer, clean
 from captioners.training import Job, Recipe, corpus
 from captioners.training.loop import fit
+from captioners.training.sound_captions import of_one_sound
 from captioners.training.tokenizer import load_tokenizer
 from captioners.types import CaptionLabError
 
@@ -38,7 +40,8 @@ class GuideRecipe(Recipe):
     """How the guiding LM learns."""
 
     neutral: float = 0.3  # share of captions that stand mixed under <bos>, whatever corpus they are of
-    corpora: str = ""  # those that it reads, separated by +, "picture" for captions of our pictures; empty: all
+    # those that it reads, separated by +: "picture" is captions of our pictures, "sound" those of one sound; "" is all
+    corpora: str = ""
 
 
 GUIDE = GuideRecipe(epochs=2, batch=16, lr=2e-3)
@@ -49,6 +52,17 @@ def captions_of(job: Job, half: int) -> dict[str, list[str]]:
     """{domain: captions} of one half of everything that has text."""
     pictures = [c for p in corpus.pictures(job.data, "train")[half::2] for c in p.captions]
     return {"picture": pictures, **{name: text.half(half) for name, text in corpus.texts(job.data).items()}}
+
+
+def like_pairs(by_domain: dict[str, list[str]], sound_corpora: Iterable[str]) -> dict[str, list[str]]:
+    """The same captions, those of the sound corpora that speak of one sound moved to the domain of sounds' own pairs:
+    so are the captions that our clips have, and the tag of the pairs is what the LM is asked under.
+    """
+    moved: dict[str, list[str]] = {name: list(captions) for name, captions in by_domain.items()}
+    for name in sound_corpora:
+        moved.setdefault(PAIRS["audio"], []).extend(filter(of_one_sound, by_domain[name]))
+        moved[name] = [caption for caption in by_domain[name] if not of_one_sound(caption)]
+    return moved
 
 
 def chosen(by_domain: dict[str, list[str]], corpora: str) -> dict[str, list[str]]:
@@ -96,7 +110,9 @@ def packs(
 def _train_guide(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     recipe, config = job.configured(GUIDE, CausalLMConfig(vocab=len(tokenizer)))
-    rows = {d: tokenizer.encode_all(texts) for d, texts in chosen(captions_of(job, 0), recipe.corpora).items()}
+    of_sounds = [name for name, text in corpus.texts(job.data).items() if text.of == "audio"]
+    by_domain = chosen(like_pairs(captions_of(job, 0), of_sounds), recipe.corpora)
+    rows = {domain: tokenizer.encode_all(captions) for domain, captions in by_domain.items()}
     size = recipe.batch
     steps = sum(len(r) + 2 for of_domain in rows.values() for r in of_domain) // PACK // size - 8
 

@@ -35,7 +35,7 @@ def captions_by_class(job: Job) -> dict[str, list[str]]:
     """{class: captions}, the hand-written ones first."""
     by_class: dict[str, list[str]] = {name: [] for name in SOUND_CLASSES}
     for text in dict.fromkeys(clean(t).lower() for t in corpus.captions_about(job.data, "audio")):
-        if len(text.split()) > LONGEST or MORE_THAN_ONE.search(text):
+        if not of_one_sound(text):
             continue
         name = _the_one([name for name, sound in SOUND_CLASSES.items() if sound.named_in(text)])
         if name is not None and name not in FOUND_BY_HAND_ONLY:
@@ -45,6 +45,11 @@ def captions_by_class(job: Job) -> dict[str, list[str]]:
         name: [*SOUND_CLASSES[name].captions, *rng.sample(captions, min(MOST, len(captions)))]
         for name, captions in by_class.items()
     }
+
+
+def of_one_sound(caption: str) -> bool:
+    """Whether a caption is short and has one clause: most of those speak of a single sound."""
+    return len(caption.split()) <= LONGEST and not MORE_THAN_ONE.search(caption)
 
 
 def _the_one(names: list[str]) -> str | None:

@@ -13,7 +13,7 @@ from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.training import PARTS, Job, Recipe, captioner, mask_denoiser, train_all
 from captioners.training.captioner import warm_start
-from captioners.training.language_model import chosen
+from captioners.training.language_model import chosen, like_pairs
 from captioners.types import CaptionLabError
 
 
@@ -106,6 +106,17 @@ def test_the_record_of_a_training_tells_its_command(job):
         asked.command("cfg") == "python -m captioners train cfg --data DATA --out DIR --seed 3 --epochs 0.5 --set dim=9"
     )
     assert job.command("cfg") == "python -m captioners train cfg --data DATA --out DIR"
+
+
+def test_captions_of_one_sound_stand_under_the_tag_of_the_clips_own():
+    by_domain = {"picture": ["a dog"], "audiocaps": ["A dog barks", "A dog barks while a man speaks"]}
+    moved = like_pairs(by_domain, ["audiocaps"])
+    assert moved == {
+        "picture": ["a dog"],
+        "audiocaps": ["A dog barks while a man speaks"],
+        "sound": ["A dog barks"],
+    }
+    assert by_domain["audiocaps"][0] == "A dog barks", "what was given is left as it was"
 
 
 def test_a_language_model_may_read_some_of_the_corpora():
