@@ -123,8 +123,9 @@ def _read_jsonl(folder: Path) -> list[Item]:
         name = row[kind]
         if name in items:
             raise CaptionLabError(f"{where} repeats {name!r}: put all its captions on one line.")
-        split, annotations = str(row.get("split", "")), _read_objects(where, row)
-        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, **annotations)
+        split, category = (str(row.get(key, "")) for key in ("split", "category"))
+        annotations = _read_objects(where, row)
+        items[name] = Item(name, folder / FOLDERS[kind] / name, kind, tuple(references), split, category, **annotations)
     return list(items.values())
 
 

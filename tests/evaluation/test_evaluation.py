@@ -92,6 +92,12 @@ def test_an_esc50_folder_is_read_as_label_captions_with_folds_as_splits(clips):
     assert any("baby" in r for r in items[0].references)
 
 
+def test_a_line_may_tell_the_class_of_its_clip(tmp_path):
+    lines = [{"audio": "a.wav", "captions": ["a dog barks"], "category": "dog"}, {"audio": "b.wav"}]
+    write_lines(tmp_path / "captions.jsonl", lines)
+    assert [item.category for item in read_dataset(tmp_path)] == ["dog", ""]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

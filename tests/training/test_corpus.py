@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from captioners.training import corpus
+from captioners.evaluation.dataset import read_dataset
+from captioners.training import corpus, held_out_clips
 
 DATA = """
 [[pictures]]
@@ -142,3 +143,22 @@ def test_the_own_list_names_every_set_that_the_counts_count():
     own = corpus.manifest(Path("nowhere"))
     assert {entry["of"] for entry in own["texts"]} == {"image", "audio"}
     assert all(set(entry) >= {"name", "table"} for entry in own["sounds"])
+
+
+def test_what_is_held_back_becomes_a_folder_for_evaluate(data, tmp_path):
+    for clip in corpus.clips(data):
+        clip.path.parent.mkdir(exist_ok=True)
+        clip.path.write_bytes(b"sound")
+    counts = held_out_clips.write(data, tmp_path / "out")
+    held_out = [clip for clip in corpus.clips(data) if clip.held_out]
+    assert counts == {source: sum(c.source == source for c in held_out) for source in ("folds", "labelled")}
+    items = read_dataset(tmp_path / "out", split="labelled")
+    assert [(item.id, item.category) for item in items] == [
+        (clip.path.name, clip.category) for clip in held_out if clip.source == "labelled"
+    ]
+    assert all(item.path.read_bytes() == b"sound" and item.references for item in items)
+
+
+def test_a_folder_without_data_is_told_in_a_sentence(tmp_path, capsys):
+    assert held_out_clips.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 2
+    assert "give the data folder" in capsys.readouterr().err
