@@ -16,6 +16,8 @@ import torch.nn.functional as F
 import torchaudio.functional as AF
 from torch import Tensor, nn
 
+from captioners.nets.regions import GRIDS
+
 if TYPE_CHECKING:
     from timm.models import EfficientNet
 
@@ -46,7 +48,7 @@ class Features:
 class ImageEncoder(nn.Module):
     """Pixels (b, 3, h, w) in [0, 1] → a 7 × 7 grid over the whole of them."""
 
-    grid_shape = (7, 7)
+    grid_shape = GRIDS["image"]
 
     def __init__(self, dim: int = 512, backbone: str = LITE0, size: int = IMAGE_SIZE):
         super().__init__()
@@ -78,7 +80,7 @@ class ImageEncoder(nn.Module):
 class AudioEncoder(nn.Module):
     """Samples (b, WINDOW) at 16 kHz → a grid of 2 frequency bands × 10 half-seconds."""
 
-    grid_shape = (2, 10)
+    grid_shape = GRIDS["audio"]
     bank: Tensor  # (257, MELS)
     hann: Tensor
 
