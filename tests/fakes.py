@@ -318,11 +318,13 @@ def evaluate_folder(
     return to_json(evaluate(Lab(profile), read_dataset(folder, split, limit), *args, **more))
 
 
-def restless(vocab: int) -> PrefixDenoiser:
+def restless(vocab: int, regions: int = 1) -> PrefixDenoiser:
     """A denoiser whose words depend on everything it sees, and never get sure."""
     torch.manual_seed(0)
     net = PrefixDenoiser(
-        PrefixDenoiserConfig(vocab=vocab, embed=48, dim=48, layers=2, heads=2, hidden=32, image_dim=16, audio_dim=12)
+        PrefixDenoiserConfig(
+            vocab=vocab, embed=48, dim=48, layers=2, heads=2, hidden=32, image_dim=16, audio_dim=12, regions=regions
+        )
     )
     for name, parameter in net.named_parameters():
         if parameter.ndim > 1 and name != "directions":

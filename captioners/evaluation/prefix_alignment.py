@@ -26,6 +26,7 @@ from captioners.evaluation.check_command import (
 )
 from captioners.evaluation.dataset import Dataset, load_item
 from captioners.lab import Lab
+from captioners.nets.regions import pooled_regions
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the distribution that are told
 
@@ -40,8 +41,8 @@ def check(lab: Lab, dataset: Dataset) -> dict[str, Tensor]:
     """{whose caption: its distribution at SHARES, and the mean last}."""
     models = cast(PrefixDenoiserModels, lab.method("prefix-diffusion").models)
     net, items = models.prefix_denoiser(), [item for item in dataset if item.references]
-    pooled = torch.stack([features.pooled for features in models.encode([load_item(item) for item in items])])
-    prefix = net.prefix_means(dataset.kind, pooled)
+    grids = torch.stack([features.grid for features in models.encode([load_item(item) for item in items])])
+    prefix = net.prefix_means(dataset.kind, pooled_regions(grids, dataset.kind, net.config.regions))
     words = net.caption_means([models.tokenizer.encode(item.references[0]) for item in items])
     pairs = {"own": cosines(prefix, words), "another's": cosines(prefix, words.roll(1, 0))}
     return {

@@ -32,6 +32,7 @@ from captioners.denoising import (
 )
 from captioners.methods.embedding_sampling import CLAMP, ETA, ORDER, EmbeddingSampling
 from captioners.nets.prefix_denoiser import Prefix
+from captioners.nets.regions import pooled_regions, seen_regions
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
 from captioners.registry import register
@@ -127,9 +128,11 @@ class PrefixDiffusion(DenoisingCaptioner):
         # the candidates of every input, with how strongly each is guided
         weights = [s["guidance_scale"] for s in settings]
         captions = noisy_captions(self.models.tokenizer, media, settings, weights, model.config.canvas - 1)
-        # one vector for each input
+        # the vectors of each input: of the whole, and of its regions if the model reads them
         with record.stage("encode"):
-            pooled = [f.pooled for f in self.models.encode(media)]
+            features = self.models.encode(media)
+            regions = model.config.regions
+            pooled = [pooled_regions(f.grid, m.kind, regions) for f, m in zip(features, media, strict=True)]
         # the prefix, the lengths, and the first state: noise
         with record.stage("decode"):
             process = EmbeddingDiffusion(self.models, captions, media, settings, pooled)
@@ -144,8 +147,7 @@ class PrefixDiffusion(DenoisingCaptioner):
         if decided is None or len(grid) != hidden.shape[1]:
             return None
         rows, device = len(hidden), grid.device
-        weights = (~hidden).to(device, grid.dtype)
-        pooled = weights @ grid / weights.sum(1, keepdim=True)
+        pooled = seen_regions(grid, media.kind, ~hidden, model.config.regions)
         tags = torch.full((rows,), self.models.start_token(media.kind), device=device)
         prefix = model.prefix({media.kind: pooled}, torch.arange(rows, device=device), tags)
         final = torch.tensor(trace_ids(self.models.tokenizer, result.trace), device=device)
@@ -170,7 +172,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         captions: list[NoisyCaption],
         media: Sequence[Media],
         settings: Sequence[Settings],
-        pooled: list[Tensor],
+        pooled: list[Tensor],  # of each input (regions, c)
     ) -> None:
         self.captions, self.settings, self.model = captions, settings, models.prefix_denoiser()
         self.sampling = [EmbeddingSampling.of(s) for s in settings]  # of each input

@@ -1,9 +1,9 @@
 """Prefix-diffusion's network (arXiv 2309.04965): [prefix; noisy word embeddings] → x0, by way of the rounding head.
 
-A pooled vector of the picture or sound becomes a few prefix embeddings, whose keys and values are computed once per
-caption. Word embeddings have a fixed length, so that nearest means most similar, and x0 is the mean embedding of the
-words that the tied rounding head believes in. Noise is told as its level ᾱ and not as a step number: any schedule runs
-on the same weights.
+A pooled vector of the picture or sound becomes a few prefix embeddings, and each of its quarters one more where they
+are pooled too. Their keys and values are computed once per caption. Word embeddings have a fixed length, so that
+nearest means most similar, and x0 is the mean embedding of the words that the tied rounding head believes in. Noise is
+told as its level ᾱ and not as a step number: any schedule runs on the same weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PrefixDenoiserConfig:
     dim: int = 256
     layers: int = 4
     heads: int = 4
-    prefix: int = 5  # prefix embeddings
+    prefix: int = 5  # prefix embeddings of the whole input
     hidden: int = 768  # of the MLP that makes them
     image_dim: int = 512  # of the encoder's pooled vector
     audio_dim: int = 512
@@ -41,13 +41,21 @@ class PrefixDenoiserConfig:
         True  # the network is shown a noisy word as far as it can be read; otherwise as it is, as in the paper
     )
     dropout: float = 0.1  # of the pooled vector and the MLP; the body has none
+    # pooled vectors of the input that the prefix is made of: 1 is the mean of all cells; 5 adds the four quarters of a
+    # picture, or of a sound's time, each of which makes one more prefix embedding
+    regions: int = 1
+
+    @property
+    def prefix_length(self) -> int:
+        """All prefix embeddings: those of the whole, and one of every other region."""
+        return self.prefix + self.regions - 1
 
 
 @dataclass(frozen=True)
 class Prefix:
     """What the caption's positions look at: keys and values of every layer, and what the length head says."""
 
-    keys_values: list[KeysValues]  # each (b, heads, prefix, d)
+    keys_values: list[KeysValues]  # each (b, heads, prefix_length, d)
     lengths: Tensor  # (b, words) log-probabilities of 1, 2, … words
 
     def __getitem__(self, rows: Tensor) -> Prefix:
@@ -71,9 +79,10 @@ class PrefixDenoiser(nn.Module):
             }
         )
         self.mlp = nn.Sequential(nn.GELU(), nn.Dropout(config.dropout), nn.Linear(config.hidden, config.prefix * dim))
-        self.null = nn.Parameter(torch.zeros(config.prefix, dim))  # the prefix of nothing
+        self.quarter = nn.Linear(config.hidden, dim) if config.regions > 1 else None  # in the MLP's last layer's place
+        self.null = nn.Parameter(torch.zeros(config.prefix_length, dim))  # the prefix of nothing
         self.tag = nn.Linear(embed, dim)
-        self.prefix_positions = nn.Parameter(torch.zeros(config.prefix, dim))
+        self.prefix_positions = nn.Parameter(torch.zeros(config.prefix_length, dim))
         self.lengths = nn.Linear(dim, config.words)
         self.noisy, self.believed = nn.Linear(embed, dim), nn.Linear(embed, dim, bias=False)
         self.level = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
@@ -112,14 +121,14 @@ class PrefixDenoiser(nn.Module):
         return share.masked_fill(share < ILLEGIBLE, 0.0)
 
     def prefix(self, pooled: dict[str, Tensor], order: Tensor, tags: Tensor, keep: Tensor | None = None) -> Prefix:
-        """{kind: (n, c)} of all kinds, rows put into `order`; tags (b,) start tokens; keep (b,) False where nothing is
-        to be seen.
+        """{kind: (n, regions, c)} of all kinds, rows put into `order`; tags (b,) start tokens; keep (b,) False where
+        nothing is to be seen.
 
         With nothing pooled, `order` only counts the rows, all of which see nothing.
         """
         vectors = self.null.expand(len(order), -1, -1)
         if pooled:
-            rows = torch.cat([self.mlp(self.enter[kind](x)) for kind, x in pooled.items()])[order].view_as(vectors)
+            rows = torch.cat([self.prefix_embeddings(kind, x) for kind, x in pooled.items()])[order]
             vectors = rows if keep is None else torch.where(keep[:, None, None], rows, vectors)
         x = vectors + self.tag(self.embed(tags))[:, None] + self.prefix_positions
         lengths = self.lengths(F.gelu(x).mean(1)).log_softmax(-1)
@@ -129,10 +138,17 @@ class PrefixDenoiser(nn.Module):
             cache.append(kv)
         return Prefix(cache, lengths)
 
+    def prefix_embeddings(self, kind: str, pooled: Tensor) -> Tensor:
+        """Pooled vectors (n, regions, c) → (n, prefix_length, dim), before tag and positions: first those of the
+        whole.
+        """
+        hidden = self.mlp[:-1](self.enter[kind](pooled))
+        whole: Tensor = self.mlp[-1](hidden[:, 0]).unflatten(1, (self.config.prefix, -1))
+        return whole if self.quarter is None else torch.cat([whole, self.quarter(hidden[:, 1:])], 1)
+
     def prefix_means(self, kind: str, pooled: Tensor) -> Tensor:
-        """Pooled vectors (n, c) → the mean of their prefix embeddings (n, dim), before tag and positions."""
-        means: Tensor = self.mlp(self.enter[kind](pooled)).unflatten(1, (self.config.prefix, -1)).mean(1)
-        return means
+        """Pooled vectors (n, regions, c) → the mean of their prefix embeddings (n, dim)."""
+        return self.prefix_embeddings(kind, pooled).mean(1)
 
     def caption_means(self, captions: Sequence[Sequence[int]]) -> Tensor:
         """Token rows → the mean of their words' embeddings (n, dim), as the first layer sees clean words."""
@@ -184,7 +200,9 @@ class PrefixDenoiser(nn.Module):
         )
         if believed is not None:
             h = h + self.believed(places.gather(believed))
-        visible = None if places.all else F.pad(places.present, (self.config.prefix, 0), value=True)[:, None, None]
+        visible = (
+            None if places.all else F.pad(places.present, (self.config.prefix_length, 0), value=True)[:, None, None]
+        )
         answered = places if asked is None else Places.of(places.present & asked)
         for block, past in zip(self.blocks, prefix.keys_values, strict=True):
             h, _ = block(

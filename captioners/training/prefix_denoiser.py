@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
+from captioners.nets.regions import REGIONS, pooled_regions
 from captioners.nets.rounding import TokenKinds, best_sequences, settled
 from captioners.nets.schedules import alpha_bars, sampler
 from captioners.profiles.store import load_into, read_config, save_part
@@ -62,7 +63,7 @@ class Examples:
     kind: str  # image, audio or text
     ids: Tensor  # (b, t), padded with ends
     tags: Tensor  # (b,) start tokens
-    pooled: Tensor | None  # (b, c)
+    pooled: Tensor | None  # (b, regions, c)
     keep: Tensor  # (b,) False where the prefix is removed
     count: Tensor  # (b,) words, 0 where the number is not told
     learn_words: bool = True
@@ -91,13 +92,13 @@ def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
         own_block.load_state_dict({k: v for k, v in decoder_block.state_dict().items() if not k.startswith("cross")})
 
 
-def pooled_vectors(grids: Tensor) -> Tensor:
-    """What the prefix is made of, as the encoder pools it: grids (n, cells, c) fp16 → (n, c).
+def pooled_vectors(grids: Tensor, kind: str, regions: int) -> Tensor:
+    """What the prefix is made of: grids (n, cells, c) fp16 → (n, regions, c).
 
     Beside it the ranker's vector made the words of unseen pictures harder to guess: it knows the training pictures by
     heart.
     """
-    return torch.cat([chunk.float().mean(1) for chunk in grids.split(500)])
+    return torch.cat([pooled_regions(chunk.float(), kind, regions) for chunk in grids.split(500)])
 
 
 @dataclass(frozen=True)
@@ -105,20 +106,20 @@ class Material:
     """Everything an epoch draws from: token rows and pooled vectors."""
 
     written: list[list[list[int]]]  # of each picture
-    pictures: Tensor  # (views, n, c)
+    pictures: Tensor  # (views, n, regions, c)
     sounds: SoundPairs
-    heard: Tensor  # (n, c)
+    heard: Tensor  # (n, regions, c)
     texts: dict[str, list[list[int]]]  # by corpus
 
 
-def load_material(job: Job, tokenizer: CaptionTokenizer) -> Material:
+def load_material(job: Job, tokenizer: CaptionTokenizer, regions: int) -> Material:
     """Everything to learn from, encoded and tokenized once."""
     sounds = sound_pairs(job)
     return Material(
         written=[_short(tokenizer.encode_all(p.captions)) for p in corpus.pictures(job.data, "train")],
-        pictures=torch.stack([pooled_vectors(view) for view in image_features(job)["train"]]),
+        pictures=torch.stack([pooled_vectors(view, "image", regions) for view in image_features(job)["train"]]),
         sounds=sounds,
-        heard=pooled_vectors(sounds.grids),
+        heard=pooled_vectors(sounds.grids, "audio", regions),
         texts={name: _short(tokenizer.encode_all(text.captions)) for name, text in corpus.texts(job.data).items()},
     )
 
@@ -150,9 +151,11 @@ def train(name: str, job: Job) -> dict[str, Any]:
     kinds = TokenKinds.of(tokenizer)
     weights = job.find("cfg")
     decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
-    material = load_material(job, tokenizer)
-    widths = {"image_dim": material.pictures.shape[-1], "audio_dim": material.heard.shape[-1]}
-    recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer), **widths))
+    recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer)))
+    if config.regions not in REGIONS:
+        raise CaptionLabError(f"regions={config.regions} is not possible: give {' or '.join(map(str, REGIONS))}.")
+    material = load_material(job, tokenizer, config.regions)
+    config = replace(config, image_dim=material.pictures.shape[-1], audio_dim=material.heard.shape[-1])
     torch.manual_seed(job.seed)
     model = PrefixDenoiser(config)
     warm_start(model, decoder)
@@ -182,7 +185,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
         model.directions.requires_grad_(batch.learn_words)
         return prefix_loss(model, batch, recipe)
 
-    dev = Development(job, tokenizer, kinds)
+    dev = Development(job, tokenizer, kinds, config.regions)
 
     def save(model: PrefixDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
@@ -221,8 +224,8 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe = R
 
 
 def jittered(pooled: Tensor, share: float) -> Tensor:
-    """Pooled vectors (b, c) with noise, its size told as a share of their own spread."""
-    return pooled + share * pooled.std(1, keepdim=True) * torch.randn_like(pooled)
+    """Pooled vectors (…, c) with noise, its size told as a share of their own spread."""
+    return pooled + share * pooled.std(-1, keepdim=True) * torch.randn_like(pooled)
 
 
 def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
@@ -232,8 +235,9 @@ def parameters_against_clipcap(config: PrefixDenoiserConfig) -> tuple[int, int]:
     The difference is what a language model needs at full width: a word table of `dim` instead of `embed` columns.
     """
     denoiser = PrefixDenoiser(config)
-    prefix = sum(p.numel() for part in (denoiser.enter, denoiser.mlp) for p in part.parameters())
-    longest = config.prefix + config.canvas
+    makers = [part for part in (denoiser.enter, denoiser.mlp, denoiser.quarter) if part is not None]
+    prefix = sum(p.numel() for part in makers for p in part.parameters())
+    longest = config.prefix_length + config.canvas
     shape = CausalLMConfig(config.vocab, config.dim, config.layers, config.heads, max_tokens=longest)
     clipcap_parameters = prefix + sum(p.numel() for p in CausalLM(shape).parameters())
     return sum(p.numel() for p in denoiser.parameters()), clipcap_parameters
@@ -244,7 +248,7 @@ class Development:
     sounds named.
     """
 
-    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, each: int = 80):
+    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, regions: int, each: int = 80):
         self.tokenizer, self.kinds = tokenizer, kinds
         dev_pictures = corpus.pictures(job.data, "dev")
         self.sources = corpus.picture_sets(job.data)
@@ -252,9 +256,9 @@ class Development:
             i for source in self.sources for i in [i for i, p in enumerate(dev_pictures) if p.source == source][:each]
         ]
         self.pictures = [dev_pictures[i] for i in rows]
-        self.seen = pooled_vectors(image_features(job)["dev"][0][rows])
+        self.seen = pooled_vectors(image_features(job)["dev"][0][rows], "image", regions)
         self.sounds = sound_pairs(job)
-        self.heard = pooled_vectors(self.sounds.dev_grids[::CHECKED_SOUNDS])
+        self.heard = pooled_vectors(self.sounds.dev_grids[::CHECKED_SOUNDS], "audio", regions)
 
     def measure(self, model: PrefixDenoiser) -> dict[str, float]:
         texts = self.captions(model, "image", self.seen)

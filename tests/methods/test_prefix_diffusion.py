@@ -3,33 +3,46 @@ shipped one says.
 """
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
 from fakes import HashMatcher, restless, small_models
 
 from captioners import guidance, registry
+from captioners.attribution import attribute, hidden_windows
 from captioners.decoding import agreement, diversity, generator
 from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion, _less_sure_twins
+from captioners.nets.encoders import Features
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
+from captioners.nets.regions import region_cells
 from captioners.nets.rounding import TokenKinds, best_sequences
 from captioners.nets.schedules import SCHEDULES, alpha_bars, betas
 from captioners.resources import WEIGHTS
 from captioners.types import SettingsError, to_json
 from captioners.words import count_words
 
+SHAPES = {"image": (49, 16), "audio": (20, 12)}  # cells and their width
+
+
+def encode(media) -> list[Features]:
+    grids = [torch.randn(SHAPES[m.kind], generator=generator(0, m, 7)) for m in media]
+    return [Features(grid, grid.mean(0)) for grid in grids]
+
+
+def small(tokenizer, regions: int) -> PrefixDiffusion:
+    net = restless(len(tokenizer), regions)
+    return PrefixDiffusion(small_models(tokenizer, encode=encode, prefix_denoiser=lambda: net))
+
 
 @pytest.fixture(scope="module")
 def method(embedded) -> PrefixDiffusion:
-    tokenizer = embedded.models.tokenizer
-    net = restless(len(tokenizer))
-    width = {"image": 16, "audio": 12}
+    return small(embedded.models.tokenizer, regions=1)
 
-    def encode(media):
-        return [SimpleNamespace(pooled=torch.randn(width[m.kind], generator=generator(0, m, 7))) for m in media]
 
-    return PrefixDiffusion(small_models(tokenizer, encode=encode, prefix_denoiser=lambda: net))
+@pytest.fixture(scope="module")
+def regional(embedded) -> PrefixDiffusion:
+    """The prefix of the whole and of its four quarters."""
+    return small(embedded.models.tokenizer, regions=5)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +75,9 @@ def plain_loop(method, media, values) -> str:
     eta, strength = float(paper) if values["eta"] is None else values["eta"], 1.0 if paper else values["temperature"]
     torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
     tags, order = torch.tensor([method_models.start_token(media.kind)]), torch.tensor([0])
-    full = model.prefix({media.kind: method_models.encode([media])[0].pooled[None]}, order, tags)
+    grid = method_models.encode([media])[0].grid
+    pooled = torch.stack([grid[cells].mean(0) for cells in region_cells(media.kind)[: model.config.regions]])
+    full = model.prefix({media.kind: pooled[None]}, order, tags)
     none = model.prefix({}, order, tags)
     n, count = values["length"] + 3, torch.tensor([values["length"]])
 
@@ -286,6 +301,41 @@ def test_a_stream_ends_with_the_caption(method, media):
     assert steps[-1].result.caption == result.caption and texts(steps[-1].result) == texts(result)
     assert [s.position for s in steps[:-1]] == [1, 2, 3, 4, 5, 6]
     assert all(len(s.others) == 2 for s in steps)
+
+
+# --------------------------------------------------------------------------------------------------------- regions
+
+
+def test_with_regions_a_caption_is_what_the_plain_loop_says(regional, media, monkeypatch):
+    monkeypatch.setattr("captioners.methods.prefix_diffusion.CERTAIN", 2.0)
+    values = settings(regional, num_candidates=1, guidance_scale=2.0, length=7, order="together", num_steps=10)
+    assert regional.caption(media, values).caption == plain_loop(regional, media, values)
+
+
+def test_with_regions_a_stream_a_batch_and_a_single_caption_agree(regional, picture, sound):
+    media, values = [picture, sound, picture], [settings(regional, seed=s, length=6 + s) for s in range(3)]
+    for m, s, together in zip(media, values, regional.caption_batch(media, values), strict=True):
+        *_, streamed = regional.stream(m, s)
+        assert texts(together) == texts(regional.caption(m, s)) == texts(streamed.result)
+
+
+def test_with_regions_every_word_has_its_cells(regional, media):
+    result = regional.caption(media, settings(regional))
+    found = attribute(regional, media, result)
+    assert {len(word.cells) for word in found.words} == {SHAPES[media.kind][0]}
+    assert any(abs(cell) > 1e-4 for word in found.words for cell in word.cells)
+
+
+@torch.no_grad()
+def test_a_hidden_quarter_is_what_is_seen_of_the_whole(regional, media):
+    """Scores are finite where a quarter is hidden wholly, and those of nothing hidden are of the untouched prefix."""
+    result = regional.caption(media, settings(regional))
+    none = torch.zeros_like(region_cells(media.kind)[:1])
+    scores = regional.score_without(media, result, torch.cat([none, region_cells(media.kind)[1:], none]))
+    assert scores.shape == (6, len(result.trace)) and torch.isfinite(scores).all()
+    assert torch.allclose(scores[0], scores[5], atol=1e-4)
+    assert ((scores[1:5] - scores[0]).abs().amax(1) > 1e-3).all()
+    assert regional.score_without(media, result, hidden_windows((3, 3), 0)) is None
 
 
 # -------------------------------------------------------------------------------------------------------- controls

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import fakes
 import pytest
@@ -14,8 +14,10 @@ from tiny_hub import load_half, save_all
 
 from captioners import registry
 from captioners.cli import main
+from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.profiles.base import ProfileError, load_profile
 from captioners.profiles.hub.roles import choose
+from captioners.profiles.store import save_part
 from captioners.training.hub import captioner, classifier, mask_denoiser, prefix_denoiser
 
 PARTS = ("cfg", "audibility", "mc-diffusion", "prefix-diffusion")
@@ -123,7 +125,7 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
     assert torch.allclose(features.pooled, method_models.ranker("image").embed_media([picture])[0])
     net = method_models.prefix_denoiser()
     prefix = net.prefix(
-        {"image": features.pooled[None]}, torch.tensor([0]), torch.tensor([method_models.start_token("image")])
+        {"image": features.pooled[None, None]}, torch.tensor([0]), torch.tensor([method_models.start_token("image")])
     )
     assert net(torch.randn(1, 6, 8), torch.tensor([0.5]), prefix, torch.tensor([4])).shape == (
         1,
@@ -132,6 +134,17 @@ def test_the_prefix_denoiser_learns_on_the_rankers_vectors(data, models, tmp_pat
     )
     assert set(caption("prefix-diffusion", models, tmp_path, picture).weights) == {"prefix-diffusion", "image-ranker"}
     assert any("describes pictures only" in note for note in caption("prefix-diffusion", models, tmp_path, sound).notes)
+
+
+def test_a_prefix_of_regions_is_not_for_one_vector(data, models, tmp_path, small, capsys):
+    options = ["--profile", "hub", "--models", str(models), "--device", "cpu", "--set", "regions=5"]
+    assert main(["train", "prefix-diffusion", "--data", str(data), "--out", str(tmp_path), *options]) == 2
+    assert "CLIP gives one vector of a picture" in capsys.readouterr().err
+    config = PrefixDenoiserConfig(vocab=40, embed=8, dim=16, layers=1, heads=2, hidden=16, regions=5)
+    save_part(tmp_path, "prefix-diffusion", PrefixDenoiser(config), asdict(config))
+    method_models = load_profile("hub", "cpu", str(models), (str(tmp_path),)).models_for("prefix-diffusion")
+    with pytest.raises(ProfileError, match="its prefix is made of 5 regions, and CLIP gives one vector"):
+        method_models.prefix_denoiser()
 
 
 @pytest.mark.parametrize("part", PARTS)

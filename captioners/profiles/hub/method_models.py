@@ -25,6 +25,7 @@ from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.families import CaptionModel, load_captioner
 from captioners.profiles.hub.matchers import ClapMatcher, ClipMatcher, MediaCache, matcher
 from captioners.profiles.hub.model_loader import ModelLoader, Net
+from captioners.profiles.hub.roles import Source
 from captioners.profiles.hub.texts import TransformersClassifier, language_model
 from captioners.profiles.hub.vocabularies import Gpt2Vocabulary, Vocabulary
 from captioners.profiles.store import load_into, read_config
@@ -296,10 +297,15 @@ class PrefixCheckpointModels(TrainedModels):
         return [Features(vector[None], vector) for vector in self.ranker("image").embed_media(list(media))]
 
     def prefix_denoiser(self) -> PrefixDenoiser:
-        """Our training's."""
-        return self.loader.get(
-            "prefix-diffusion", lambda path, source: _own_part(self.loader, path, PrefixDenoiser, PrefixDenoiserConfig)
-        )
+        """Our training's, whose prefix is made of one vector."""
+
+        def load(path: Path, source: Source) -> PrefixDenoiser:
+            net = _own_part(self.loader, path, PrefixDenoiser, PrefixDenoiserConfig)
+            if net.config.regions > 1:
+                raise ValueError(f"its prefix is made of {net.config.regions} regions, and CLIP gives one vector.")
+            return net
+
+        return self.loader.get("prefix-diffusion", load)
 
     def load(self) -> None:
         """The denoiser too."""

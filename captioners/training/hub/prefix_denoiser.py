@@ -24,7 +24,7 @@ from captioners.training.hub.pairs import Pairs, library_of
 from captioners.training.loop import fit
 from captioners.training.prefix_denoiser import Examples, PrefixRecipe, prefix_loss
 from captioners.training.tokenizer import load_tokenizer
-from captioners.types import Media
+from captioners.types import CaptionLabError, Media
 
 RECIPE = PrefixRecipe(epochs=30, batch=64, lr=1e-4, removed=0.1)
 SIZES = {
@@ -38,7 +38,7 @@ SIZES = {
     "schedule": "truncated-linear",
 }
 
-Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, pooled (b, c), keep (b,), words (b,)
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]  # ids (b, t) padded with ends, pooled (b, 1, c), keep (b,), words (b,)
 
 
 class PrefixLoss(nn.Module):
@@ -59,11 +59,15 @@ def train(name: str, job: Job) -> dict[str, Any]:
     clip, kinds = ClipMatcher("image-ranker", library), TokenKinds.of(tokenizer)
     width = clip.embed_text(["a"]).shape[-1]
     recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer), image_dim=width, **SIZES))
+    if config.regions != 1:
+        raise CaptionLabError(
+            f"regions={config.regions} is not possible: CLIP gives one vector of a picture, so leave it at 1."
+        )
     learner = PrefixLoss(PrefixDenoiser(config), tokenizer.start("image"), recipe)
 
     def batch(media: list[Media], captions: list[str], keep: list[bool]) -> Batch:
         ids = padded(tokenizer, captions, config.canvas)
-        return ids, clip.embed_media(media), torch.tensor(keep), kinds.words(ids).clamp(1, config.words)
+        return ids, clip.embed_media(media)[:, None], torch.tensor(keep), kinds.words(ids).clamp(1, config.words)
 
     def batches(epoch: int) -> Iterator[Batch]:
         for media, captions, rng in pairs.batches(epoch, recipe.batch):
