@@ -22,7 +22,6 @@ from captioners.sound_classes import SOUND_CLASSES
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, Recipe, corpus
 from captioners.training.audio_encoder import told_apart
-from captioners.training.broken_text import SHORTEST, broken
 from captioners.training.features import image_features, random_views
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
@@ -57,8 +56,6 @@ class SoundRecipe(Recipe):
     beginnings: float = 0.0
     # captions of pictures beside each batch, cut off as often: method 2 asks about sentences that are of no sound
     strangers: int = 0
-    # and captions of the batch broken on purpose: methods 2 and 4 ask about such text
-    broken: int = 0
 
 
 PAIRS = {
@@ -66,7 +63,7 @@ PAIRS = {
     "judge": PairRecipe(epochs=10, batch=256, lr=8e-4, weight_decay=0.2),
 }
 SOUND_PAIRS = {
-    "ranker": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128, broken=64),
+    "ranker": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1, beginnings=0.5, strangers=128),
     "judge": SoundRecipe(epochs=3, batch=128, lr=5e-4, weight_decay=0.1),
 }
 
@@ -198,12 +195,12 @@ def _train_audio(name: str, role: str, job: Job) -> dict[str, Any]:
         order = rng.sample(range(len(heard)), len(heard))
         for step in range(steps):
             rows = order[step * size : (step + 1) * size]
-            own = tokenizer.encode_all(sounds.caption(i, rng) for i in rows)
-            strangers = tokenizer.encode_all(rng.sample(unheard, recipe.strangers))
-            breakable = [row for row in own if len(row) >= SHORTEST]
-            texts = [cut(row, recipe.beginnings, rng) for row in own + strangers]
-            texts += [broken(rng.choice(breakable), rng.choice(own), rng) for _ in range(recipe.broken)]
-            yield sounds.grids[rows].float(), texts, heard[rows]
+            texts = [sounds.caption(i, rng) for i in rows] + rng.sample(unheard, recipe.strangers)
+            yield (
+                sounds.grids[rows].float(),
+                [cut(row, recipe.beginnings, rng) for row in tokenizer.encode_all(texts)],
+                heard[rows],
+            )
 
     def loss(model: MatcherNet, batch: tuple[Tensor, list[list[int]], Tensor]) -> Tensor:
         grids, rows, labels = batch
