@@ -292,8 +292,8 @@ class CaptionerModels(MethodModels, Protocol):
 class SteeredModels(MethodModels, Protocol):
     """Method 2: a language model that is steered, and the classifiers that steer it."""
 
-    def neutral_start(self) -> list[int]:
-        """What stands before a caption whose modality is not told: at least two tokens."""
+    def text_start(self, kind: Modality) -> list[int]:
+        """What the language model reads before a caption of this modality, and does not say: at least two tokens."""
         ...
 
     def language_model(self) -> LanguageModel:

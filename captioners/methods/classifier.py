@@ -90,8 +90,7 @@ class ClassifierGuided(Captioner):
             scorer = TextScorer(self.models, media, questions, self.word_vectors, record)
         # the language model reads what stands before every caption
         with record.stage("decode"):
-            start = self.models.neutral_start()
-            starts = [[*start, *c.prompt] for c in captions]
+            starts = [[*self.models.text_start(media[c.item].kind), *c.prompt] for c in captions]
             context = ContextCache(self.models.language_model(), starts, tokenizer.pad, self.models.device)
         for position in range(max(c.settings["max_tokens"] for c in captions)):
             with record.stage("decode"):
@@ -135,7 +134,8 @@ class ClassifierGuided(Captioner):
     # ------------------------------------------------------------------------------------------------- one caption
 
     def _candidates(self, item: int, media: Media, settings: Settings) -> list[SteeredCaption]:
-        room = self.models.language_model().config.context - len(self.models.neutral_start()) - settings["max_tokens"]
+        start = self.models.text_start(media.kind)
+        room = self.models.language_model().config.context - len(start) - settings["max_tokens"]
         prompt = self.models.tokenizer.encode(prompt_for(settings["prompt"], media.kind))[: max(room, 0)]
         forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
         return [

@@ -234,11 +234,11 @@ class EmbeddedModels:
         """The domain tag that captions of this modality begin with."""
         return self.tokenizer.start(kind)
 
-    def neutral_start(self) -> list[int]:
-        """What stands before a caption whose modality is not told: the end of an unseen caption, and the neutral
-        start token.
+    def text_start(self, kind: Modality) -> list[int]:
+        """What stands before a caption that the language model writes alone: the end of an unseen caption, and the
+        tag of the modality's own pairs.
         """
-        return [self.tokenizer.eos, self.tokenizer.bos]
+        return [self.tokenizer.eos, self.start_token(kind)]
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """The encoder's word on each."""

@@ -33,10 +33,10 @@ def quick(method, **values):
     return method.spec.settings(**{"max_tokens": 4, "num_steps": 2, "top_k": 64, **values})
 
 
-def language_model_says(method, tokens: int) -> str:
+def language_model_says(method, kind: str, tokens: int) -> str:
     """Greedy decoding without a cache, written out."""
     method_models = method.models
-    t, lm, ids = method_models.tokenizer, method_models.language_model(), method_models.neutral_start()
+    t, lm, ids = method_models.tokenizer, method_models.language_model(), method_models.text_start(kind)
     said = []
     for position in range(tokens):
         scores = lm(torch.tensor([ids + said]))[0][0, -1].clone()
@@ -51,9 +51,10 @@ def language_model_says(method, tokens: int) -> str:
 
 
 @pytest.mark.parametrize("off", [{"guidance_scale": 1}, {"classifier_weight": 0, "relevance_weight": 0}], ids=str)
-def test_with_nothing_to_pull_it_says_what_the_language_model_says(method, picture, off):
-    result = method.caption(picture, quick(method, max_tokens=12, **off))
-    assert result.caption == language_model_says(method, 12)
+def test_with_nothing_to_pull_it_says_what_the_language_model_says(method, picture, sound, off):
+    for media in (picture, sound):
+        result = method.caption(media, quick(method, max_tokens=12, **off))
+        assert result.caption == language_model_says(method, media.kind, 12)
     assert all(t.cond == pytest.approx(t.uncond) and t.steps == [] for t in result.trace)
 
 
@@ -304,7 +305,7 @@ def test_the_target_weighs_the_language_model_against_the_match_or_is_zerocap_s(
     row = SteeredCaption(
         0, quick(method, top_k=16, route="faithful", target=target), 0.0, t.encode("a"), {}, torch.Generator()
     )
-    logp = method_models.language_model()(torch.tensor([[*method_models.neutral_start(), *row.prompt]]))[0][
+    logp = method_models.language_model()(torch.tensor([[*method_models.text_start("audio"), *row.prompt]]))[0][
         :, -1
     ].log_softmax(-1)
     goal = GuidanceLoss([row], reader, logp)

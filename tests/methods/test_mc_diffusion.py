@@ -361,7 +361,7 @@ def test_the_shipped_model_names_what_is_there(embedded, name, word):
     media = load_media(Path(__file__).resolve().parents[2] / "assets/examples" / name)
     settings = [
         shipped.spec.settings(guidance_scale=1, length="likeliest"),
-        shipped.spec.settings(guidance="cfg", length="likeliest"),
+        shipped.spec.settings(guidance="cfg", guidance_scale=1.5),
     ]
     for result in shipped.caption_batch([media] * 2, settings):
         assert word in result.caption

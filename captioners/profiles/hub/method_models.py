@@ -187,7 +187,7 @@ class Gpt2Models(HubModels):
         """GPT-2 has one for everything."""
         return self.tokenizer.bos
 
-    def neutral_start(self) -> list[int]:
+    def text_start(self, kind: Modality) -> list[int]:
         """What stands before a caption: read, not said. It tells nothing of the modality."""
         return [self.tokenizer.bos, *self.tokenizer.encode("An example of")]
 
