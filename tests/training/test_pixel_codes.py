@@ -1,4 +1,4 @@
-"""Codes of pixels in training: image-vq makes them, and method 3 learns on them."""
+"""Codes of pixels in training: image-vq makes them, method 3 learns on them, and nobody plays with them."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from captioners.profiles.store import read_config
+from captioners.lab import Lab
+from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig
+from captioners.profiles.store import read_config, save_part
 from captioners.training import Job, mask_denoiser, painter, vq
 from captioners.training.sound_pairs import SoundPairs
 from captioners.types import CaptionLabError
@@ -94,3 +96,12 @@ def test_a_size_that_is_not_possible_is_refused(job, part, pixels, says):
 def test_the_painter_is_not_taught_codes_of_pixels(with_codes):
     with pytest.raises(CaptionLabError, match="train image-vq without `--set pixels`"):
         painter.train("image-painter", with_codes)
+
+
+def test_nobody_plays_with_codes_of_pixels(with_codes, tmp_path, picture):
+    with pytest.raises(CaptionLabError, match=r"image-vq was trained on .* pixels, and .* without `--set pixels`"):
+        Lab("embedded", "cpu", checkpoints=[str(with_codes.out)]).results([picture], "mc-diffusion")
+    small = MaskDenoiserConfig(vocab=40, dim=16, heads=2, image_pixels=16)
+    save_part(tmp_path / "other", "mc-diffusion", MaskDenoiser(small), {"image_pixels": 16})
+    with pytest.raises(CaptionLabError, match="mc-diffusion was trained on codes of pixels"):
+        Lab("embedded", "cpu", checkpoints=[str(tmp_path / "other")]).results([picture], "mc-diffusion")
