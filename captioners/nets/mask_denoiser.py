@@ -8,6 +8,7 @@ start token alone tells how long the caption will be.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,7 @@ class MaskDenoiserConfig:
     audio_cells: int = 20
     image_rows: int = 7  # of the grid that the cells stand in
     audio_rows: int = 2
+    image_pixels: int = 0  # side of the squared pictures that `image-vq` read; 0: it read features
     longest: int = 30  # tokens of the longest caption
     steps: int = 100  # T
     masked: float = 0.9  # γ̄_T: what is not masked by then is a random word
@@ -143,5 +145,13 @@ def warm_start(
     denoiser.positions.copy_(decoder.positions)
     denoiser.marks.weight.copy_(decoder.tokens.weight[[mask, end]])
     for kind, table in code_embeddings.items():
-        denoiser.cells[kind].copy_(decoder.cells[kind])
+        denoiser.cells[kind].copy_(_stretched(decoder.cells[kind], denoiser.grid_shape(kind)))
         denoiser.code_table(kind).weight.copy_(torch.cat([table, decoder.null[None]]))
+
+
+def _stretched(cells: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Embeddings of a grid's places (cells, dim) → those of a grid of another shape, if it is another."""
+    if len(cells) == shape[0] * shape[1]:
+        return cells
+    square = cells.T.unflatten(1, (math.isqrt(len(cells)), -1))
+    return F.interpolate(square[None], shape, mode="bilinear")[0].flatten(1).T

@@ -1,9 +1,8 @@
-"""A vector-quantised autoencoder over a frozen encoder's grid (arXiv 1711.00937): it turns a picture or a sound into
-discrete tokens.
+"""Vector-quantised autoencoders (arXiv 1711.00937): they turn a picture or a sound into discrete tokens.
 
-An encoder makes a short vector of each cell and its neighbours, the nearest of `codes` codebook vectors takes its
-place, and a decoder gives the cells' features back. The codebook follows its cells by exponential moving averages;
-codes that nobody uses are restarted.
+An encoder makes a short vector of each cell, the nearest of `codes` codebook vectors takes its place, and a decoder
+gives back what went in: here the features of a frozen encoder's grid. The codebook follows its cells by exponential
+moving averages; codes that nobody uses are restarted.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ class VQConfig:
     rows: int = 7  # of the grid that the cells stand in
     decay: float = 0.99  # of the moving averages
     dead: float = 0.02  # a code with fewer cells a batch, on average, is restarted
+    pixels: int = 0  # side of the squared picture that codes are made from; 0: from the encoder's features
+    width: int = 24  # channels of the largest maps over pixels, doubled whenever the side is halved
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """What became of a batch of grids."""
+    """What became of a batch."""
 
     codes: Tensor  # (b, cells) int64
-    reconstruction: Tensor  # (b, cells, media_dim), of the normalised features
+    reconstruction: Tensor  # of `target`, and of its shape
     commitment: Tensor  # (), how far the encoder's vectors are from their codes
 
 
@@ -53,36 +54,34 @@ class Neighbours(nn.Module):
         return mixed
 
 
-class VQAutoencoder(nn.Module):
-    """Grids (b, cells, media_dim) ↔ codes (b, cells)."""
+class Quantiser(nn.Module):
+    """Media ↔ codes (b, cells), between any encoder and decoder of vectors (b, cells, dim)."""
 
     codebook: Tensor  # (codes, dim)
     counts: Tensor  # (codes,): cells of each code in a batch, on average
 
-    def __init__(self, config: VQConfig):
+    def __init__(self, config: VQConfig, enter: nn.Module, leave: nn.Module):
         super().__init__()
         self.config = config
-        wide, rows = config.hidden or config.dim, config.rows
-        self.enter = nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, wide))
-        self.leave = nn.Sequential(nn.Linear(config.dim, wide), nn.GELU())
-        if config.hidden:
-            self.enter.extend([nn.GELU(), Neighbours(wide, rows), nn.Linear(wide, config.dim)])
-            self.leave.append(Neighbours(wide, rows))
-        self.leave.append(nn.Linear(wide, config.media_dim))
+        self.enter, self.leave = enter, leave
         self.register_buffer("codebook", torch.randn(config.codes, config.dim))
         self.register_buffer("counts", torch.ones(config.codes))
 
-    def encode(self, grid: Tensor) -> Tensor:
-        """The code of every cell: (b, cells, media_dim) → (b, cells)."""
-        return self._nearest(self.enter(grid))
+    def target(self, media: Tensor) -> Tensor:
+        """What is to come back of a batch: (b, places, channels)."""
+        raise NotImplementedError
+
+    def encode(self, media: Tensor) -> Tensor:
+        """The code of every cell: (b, cells)."""
+        return self._nearest(self.enter(media))
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes (b, cells) → normalised features (b, cells, media_dim)."""
-        features: Tensor = self.leave(self.codebook[codes])
-        return features
+        """Codes (b, cells) → what `target` would be (b, places, channels)."""
+        decoded: Tensor = self.leave(self.codebook[codes])
+        return decoded
 
-    def forward(self, grid: Tensor) -> Quantised:
-        z = self.enter(grid).float()
+    def forward(self, media: Tensor) -> Quantised:
+        z = self.enter(media).float()
         codes = self._nearest(z)
         quantised = self.codebook[codes]
         commitment = F.mse_loss(z, quantised)
@@ -91,17 +90,15 @@ class VQAutoencoder(nn.Module):
             self._follow(z.detach().flatten(0, 1), codes.flatten())
         return Quantised(codes, self.leave(straight), commitment)
 
-    def loss(self, grid: Tensor, commitment: float = 0.25) -> Tensor:
-        """How far the features that come back are from those that went in, cells normalised, and the encoder from
-        its codes.
-        """
-        out: Quantised = self(grid)
-        return F.mse_loss(out.reconstruction, F.layer_norm(grid, grid.shape[-1:])) + commitment * out.commitment
+    def loss(self, media: Tensor, commitment: float = 0.25) -> Tensor:
+        """How far what comes back is from what went in, and the encoder from its codes."""
+        out: Quantised = self(media)
+        return F.mse_loss(out.reconstruction, self.target(media)) + commitment * out.commitment
 
     def _nearest(self, z: Tensor) -> Tensor:
         """argmin |z − e|² without the term that all codes share; always in single precision."""
         with torch.autocast(z.device.type, enabled=False):
-            return (z.float() @ self.codebook.T - 0.5 * self.codebook.square().sum(-1)).argmax(-1)
+            return (z.float() @ self.codebook.T).sub_(0.5 * self.codebook.square().sum(-1)).argmax(-1)
 
     @torch.no_grad()
     def _follow(self, z: Tensor, codes: Tensor) -> None:
@@ -114,3 +111,21 @@ class VQAutoencoder(nn.Module):
         dead = self.counts < self.config.dead
         self.codebook[dead] = z[torch.randint(len(z), (int(dead.sum()),), device=z.device)]
         self.counts[dead] = 1.0
+
+
+class VQAutoencoder(Quantiser):
+    """Grids of features (b, cells, media_dim) ↔ codes (b, cells)."""
+
+    def __init__(self, config: VQConfig):
+        wide, rows = config.hidden or config.dim, config.rows
+        enter = nn.Sequential(nn.LayerNorm(config.media_dim), nn.Linear(config.media_dim, wide))
+        leave = nn.Sequential(nn.Linear(config.dim, wide), nn.GELU())
+        if config.hidden:
+            enter.extend([nn.GELU(), Neighbours(wide, rows), nn.Linear(wide, config.dim)])
+            leave.append(Neighbours(wide, rows))
+        leave.append(nn.Linear(wide, config.media_dim))
+        super().__init__(config, enter, leave)
+
+    def target(self, media: Tensor) -> Tensor:
+        """The features, each cell normalised."""
+        return F.layer_norm(media, media.shape[-1:])

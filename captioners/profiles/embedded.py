@@ -37,7 +37,15 @@ from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.vq import VQAutoencoder, VQConfig
 from captioners.profiles.base import Calibration, Profile, ProfileError
 from captioners.profiles.features import Encode, FeatureStore
-from captioners.profiles.store import MissingPart, file_hash, find_part, load_into, read_config, read_metrics
+from captioners.profiles.store import (
+    MissingPart,
+    UnfitPart,
+    file_hash,
+    find_part,
+    load_into,
+    read_config,
+    read_metrics,
+)
 from captioners.recently_used import RecentlyUsed
 from captioners.resources import WEIGHTS
 from captioners.run_record import record_weights
@@ -283,11 +291,20 @@ class EmbeddedModels:
         return picture
 
     def _vq(self, kind: Modality) -> VQAutoencoder:
-        return self.loader.get(f"{kind}-vq", lambda config: VQAutoencoder(VQConfig(**config)))
+        def build(config: dict[str, Any]) -> VQAutoencoder:
+            _refuse_pixels(f"{kind}-vq", config.get("pixels", 0))
+            return VQAutoencoder(VQConfig(**config))
+
+        return self.loader.get(f"{kind}-vq", build)
 
     def mask_denoiser(self) -> MaskDenoiser:
         """Method 3's model."""
-        return self.loader.get("mc-diffusion", lambda config: MaskDenoiser(MaskDenoiserConfig(**config)))
+
+        def build(config: dict[str, Any]) -> MaskDenoiser:
+            _refuse_pixels("mc-diffusion", config.get("image_pixels", 0))
+            return MaskDenoiser(MaskDenoiserConfig(**config))
+
+        return self.loader.get("mc-diffusion", build)
 
     def prefix_denoiser(self) -> PrefixDenoiser:
         """Method 4's model."""
@@ -307,6 +324,15 @@ class EmbeddedModels:
     def language_model(self) -> CausalLM:
         """The LM that guides."""
         return self.loader.get("caption-lm", lambda config: CausalLM(CausalLMConfig(**config)))
+
+
+def _refuse_pixels(part: str, pixels: int) -> None:
+    """Codes of pixels are for comparison in training: whoever plays method 3 has the encoder's features alone."""
+    if pixels:
+        raise UnfitPart(
+            f"The checkpoint's {part} was trained on codes of pixels, and method 3 is played with codes of features: "
+            "give one whose image-vq was trained without `--set pixels`."
+        )
 
 
 class EmbeddedJudges:

@@ -17,16 +17,15 @@ from torch import Tensor
 
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.mask_denoiser import MaskDenoiser, MaskDenoiserConfig, warm_start
-from captioners.nets.vq import VQAutoencoder
+from captioners.nets.vq import Quantiser
 from captioners.profiles.store import load_into, read_config, save_part
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, Recipe, corpus
 from captioners.training.captioner import FOLLOWED, bucketed, caption_figures, mean_figures, sound_figures
-from captioners.training.features import image_features
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import sound_pairs
 from captioners.training.tokenizer import load_tokenizer
-from captioners.training.vq import load_vq, media_codes
+from captioners.training.vq import load_vq, media_codes, picture_codes
 
 CHECK_STEPS = 10
 CHECKED_SOUNDS = 4  # every fourth held-out clip
@@ -84,22 +83,22 @@ class Batch:
 def train(name: str, job: Job) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     vq, decoder = {kind: load_vq(job, f"{kind}-vq") for kind in ("image", "audio")}, load_decoder(job)
+    shown = picture_codes(job, vq["image"])
     config = MaskDenoiserConfig(
         **{
             k: getattr(decoder.config, k)
             for k in ("vocab", "dim", "text_layers", "cross_layers", "heads", "max_tokens")
         },
         **{f"{kind}_codes": net.config.codes for kind, net in vq.items()},
-        **{f"{kind}_cells": getattr(decoder.config, f"{kind}_cells") for kind in ("image", "audio")},
+        **{f"{kind}_rows": net.config.rows for kind, net in vq.items()},
+        image_cells=shown["train"].shape[-1],
+        audio_cells=decoder.config.audio_cells,
+        image_pixels=vq["image"].config.pixels,
     )
     recipe, config = job.configured(RECIPE, config)
     model = MaskDenoiser(config)
     warm_start(model, decoder, code_embeddings(vq, decoder), tokenizer.mask, tokenizer.eos)
     sounds = sound_pairs(job)
-    shown = {
-        split: media_codes(vq["image"], grids.flatten(0, 1)).unflatten(0, grids.shape[:2])
-        for split, grids in image_features(job).items()
-    }
     heard, heard_dev = (media_codes(vq["audio"], grids) for grids in (sounds.grids, sounds.dev_grids))
     pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
     rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
@@ -150,16 +149,25 @@ def load_decoder(job: Job) -> CaptionDecoder:
 
 
 @torch.no_grad()
-def code_embeddings(vq: dict[str, VQAutoencoder], decoder: CaptionDecoder) -> dict[str, Tensor]:
+def code_embeddings(vq: dict[str, Quantiser], decoder: CaptionDecoder) -> dict[str, Tensor]:
     """{kind: (codes, dim)}: what the decoder makes of each code's features, as they come back where every cell has
-    that code.
+    that code. Codes of pixels have none: they get features at random.
     """
     by_kind = {}
     for kind, net in vq.items():
+        if net.config.pixels:
+            by_kind[kind] = decoder.enter[kind](random_features(net.codebook, decoder.config.media_dim))
+            continue
         cells = getattr(decoder.config, f"{kind}_cells")
         codes = torch.arange(net.config.codes)[:, None].expand(-1, cells)
         by_kind[kind] = torch.cat([decoder.enter[kind](net.decode(chunk)).mean(1) for chunk in codes.split(128)])
     return by_kind
+
+
+def random_features(codebook: Tensor, width: int) -> Tensor:
+    """Codes (n, dim) → (n, width): turned at random, so that codes that are alike stay alike."""
+    centred = codebook - codebook.mean(0)
+    return centred @ torch.randn(codebook.shape[1], width)
 
 
 def denoising_loss(model: MaskDenoiser, batch: Batch, recipe: DenoiserRecipe = RECIPE) -> Tensor:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from captioners.nets.painter import CodePainter, PainterConfig
 from captioners.profiles.store import save_part
-from captioners.training import Job, Recipe, corpus
+from captioners.training import Job, Recipe
 from captioners.training.features import image_features
 from captioners.training.loop import fit
+from captioners.training.small_pictures import small_pictures
 from captioners.training.vq import load_vq, media_codes
+from captioners.types import CaptionLabError
 
 RECIPE = Recipe(epochs=4, batch=64, lr=2e-3, weight_decay=0.01, ema=0.995)
 
 
 def train(name: str, job: Job) -> dict[str, Any]:
     vq = load_vq(job, "image-vq")
+    if vq.config.pixels:
+        raise CaptionLabError(
+            "The painter shows codes of the encoder's features, and this image-vq has codes of pixels and paints them "
+            "itself: train image-vq without `--set pixels`."
+        )
     recipe, config = job.configured(RECIPE, PainterConfig(codes=vq.config.codes, rows=vq.config.rows))
     codes = {split: media_codes(vq, grids[0]) for split, grids in image_features(job).items()}
     pictures = {split: small_pictures(job, split, config.side) for split in ("train", "dev")}
@@ -55,19 +58,3 @@ def train(name: str, job: Job) -> dict[str, Any]:
     return fit(
         job, name, CodePainter(config), batches, steps, loss, evaluate, recipe, "-pixel_variance_lost", save=save
     )[1]
-
-
-def small_pictures(job: Job, split: str, side: int) -> Tensor:
-    """All pictures of a split, squeezed to squares: (n, 3, side, side) uint8; read once and cached."""
-    cached = job.cache / f"small-pictures-{split}-{side}.npy"
-    if not cached.exists():
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(2) as pool:
-            paths = [picture.path for picture in corpus.pictures(job.data, split)]
-            np.save(cached, np.stack(list(pool.map(lambda path: _squeezed(path, side), paths))))
-    return torch.from_numpy(np.load(cached)).permute(0, 3, 1, 2)
-
-
-def _squeezed(path: Path, side: int) -> np.ndarray:
-    """A picture file as (side, side, 3) uint8."""
-    return np.array(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BOX))

@@ -9,7 +9,7 @@ from PIL import Image
 
 from captioners.nets.painter import CodePainter, PainterConfig
 from captioners.training import Job
-from captioners.training.painter import small_pictures
+from captioners.training.small_pictures import small_pictures
 
 TINY = PainterConfig(codes=4, rows=3, width=16, doublings=2)
 
