@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
@@ -57,7 +58,8 @@ def fit(
     average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(recipe.ema), use_buffers=True).to(accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
 
-    run_name = "-".join([name, f"seed{job.seed}", f"{recipe.epochs:g}", *map("=".join, job.settings)])
+    where = f"{zlib.crc32(str(job.out.resolve()).encode()):08x}"  # other parts lie there: the run is not the same
+    run_name = "-".join([name, where, f"seed{job.seed}", f"{recipe.epochs:g}", *map("=".join, job.settings)])
     checkpoint = job.cache / "checkpoints" / f"{run_name}.pt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     history: list[dict[str, float]] = []

@@ -129,10 +129,11 @@ def test_more_guidance_moves_the_distribution_further(method, sound):
     assert 0 < weak.trace[0].kl < strong.trace[0].kl
 
 
-def test_the_classifier_pulls_towards_what_it_likes(method, sound):
-    without, with_it = method.caption_batch(
-        [sound] * 2, [quick(method, max_tokens=1, classifier_weight=w, relevance_weight=0.1) for w in (0, 2)]
-    )
+def test_the_classifier_pulls_towards_what_it_likes(method, picture):
+    """A picture's caption is seldom audible by itself."""
+    common = {"max_tokens": 1, "relevance_weight": 0.1, "guide": "audibility"}
+    settings = [quick(method, **common, classifier_weight=weight) for weight in (0, 2)]
+    without, with_it = method.caption_batch([picture] * 2, settings)
     assert with_it.trace[0].steps[-1]["probability"] > without.trace[0].steps[-1]["probability"]
 
 
