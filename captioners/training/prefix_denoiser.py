@@ -151,7 +151,7 @@ def train(name: str, job: Job) -> dict[str, Any]:
     kinds = TokenKinds.of(tokenizer)
     weights = job.find("cfg")
     decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
-    recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer), regions=REGIONS[-1]))
+    recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer)))
     if config.regions not in REGIONS:
         raise CaptionLabError(f"regions={config.regions} is not possible: give {' or '.join(map(str, REGIONS))}.")
     material = load_material(job, tokenizer, config.regions)
