@@ -28,6 +28,7 @@ from captioners.training.features import image_features, random_views
 from captioners.training.loop import fit
 from captioners.training.sound_pairs import SoundPairs, sound_pairs
 from captioners.training.tokenizer import load_tokenizer
+from captioners.types import CaptionLabError
 
 MAX_TOKENS = 26
 FOLLOWED = (
@@ -43,6 +44,7 @@ class CaptionerRecipe(Recipe):
     smoothing: float = 0.0  # of the labels: it would draw p(x|y) and p(x) together
     per_picture: int = 2  # captions of each picture in an epoch
     sounds: int = 5000  # examples of an epoch that are sounds
+    pictures: str = ""  # sets that are learned from, separated by +, "coco:0.1" is a tenth of one; empty: all
 
 
 RECIPE = CaptionerRecipe(epochs=24, batch=64, lr=1e-3)
@@ -79,7 +81,7 @@ class Pairs:
     tokenizer: CaptionTokenizer
     features: dict[str, Tensor]  # "train" | "dev" → (views, n, cells, c)
     pictures: dict[str, list[corpus.Picture]]
-    rows: list[list[list[int]]]  # picture → its captions' ids
+    rows: dict[int, list[list[int]]]  # picture that is learned from → its captions' ids
     sounds: SoundPairs
 
     @classmethod
@@ -87,7 +89,8 @@ class Pairs:
         """Load everything from the data folder and the cache."""
         tokenizer = load_tokenizer(job)
         pictures = {s: corpus.pictures(job.data, s) for s in ("train", "dev")}
-        rows = [tokenizer.encode_all(p.captions) for p in pictures["train"]]
+        learned = chosen_pictures([p.source for p in pictures["train"]], recipe.pictures)
+        rows = {i: tokenizer.encode_all(pictures["train"][i].captions) for i in learned}
         return cls(job, recipe, tokenizer, image_features(job), pictures, rows, sound_pairs(job))
 
     @property
@@ -99,7 +102,7 @@ class Pairs:
         """Some captions of every picture, and a sample of the sounds."""
         recipe, tokenizer, sounds = self.recipe, self.tokenizer, self.sounds
         rng = random.Random(self.job.seed * 1000 + epoch)
-        shown = [(row, i) for i, rows in enumerate(self.rows) for row in rng.sample(rows, recipe.per_picture)]
+        shown = [(row, i) for i, rows in self.rows.items() for row in rng.sample(rows, recipe.per_picture)]
         heard = [
             (tokenizer.encode(sounds.caption(i, rng)), i)
             for i in rng.choices(range(len(sounds.grids)), k=recipe.sounds)
@@ -134,6 +137,25 @@ class Pairs:
         heard = greedy(model, self.tokenizer, "audio", self.sounds.dev_grids.float())
         kl = first_token_kl(model, self.tokenizer.start("image"), self.features["dev"][0][rows].float())
         return mean_figures(figures) | figures | sound_figures(self.sounds, heard) | {"first_token_kl": kl}
+
+
+def chosen_pictures(sources: list[str], wanted: str) -> list[int]:
+    """Indices of the pictures of the wanted sets: "flickr8k+coco:0.1" is all of one and a tenth of another, at random
+    but always the same; an empty wish is all of them.
+    """
+    if not wanted:
+        return list(range(len(sources)))
+    chosen: list[int] = []
+    for name, _, share in (part.partition(":") for part in wanted.split("+")):
+        of_set = [i for i, source in enumerate(sources) if source == name]
+        if not of_set:
+            known = ", ".join(dict.fromkeys(sources))
+            raise CaptionLabError(f"There is no picture set called {name!r}: choose from {known}.")
+        try:
+            chosen += sorted(random.Random(0).sample(of_set, max(1, round(float(share or 1) * len(of_set)))))
+        except ValueError:
+            raise CaptionLabError(f"{name}:{share} is no share of a set: give a number from 0 to 1.") from None
+    return chosen
 
 
 def train(name: str, job: Job) -> dict[str, Any]:

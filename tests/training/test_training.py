@@ -12,7 +12,7 @@ from captioners import training
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.training import PARTS, Job, Recipe, captioner, mask_denoiser, train_all
-from captioners.training.captioner import warm_start
+from captioners.training.captioner import chosen_pictures, warm_start
 from captioners.training.language_model import chosen, like_pairs
 from captioners.types import CaptionLabError
 
@@ -125,3 +125,17 @@ def test_a_language_model_may_read_some_of_the_corpora():
     assert list(chosen(by_domain, "clotho+picture")) == ["clotho", "picture"]
     with pytest.raises(CaptionLabError, match="no corpus called 'music': choose from picture, audiocaps, clotho"):
         chosen(by_domain, "clotho+music")
+
+
+def test_a_captioner_may_learn_from_some_of_the_pictures():
+    sources = ["street"] * 10 + ["squares"] * 20
+    assert chosen_pictures(sources, "") == list(range(30))
+    assert chosen_pictures(sources, "street") == list(range(10))
+    tenth = chosen_pictures(sources, "street+squares:0.1")
+    assert tenth[:10] == list(range(10)) and len(tenth) == 12 and min(tenth[10:]) >= 10
+    assert chosen_pictures(sources, "street+squares:0.1") == tenth
+    with pytest.raises(CaptionLabError, match="no picture set called 'sky': choose from street, squares"):
+        chosen_pictures(sources, "sky")
+    for share in ("2", "many"):
+        with pytest.raises(CaptionLabError, match="give a number from 0 to 1"):
+            chosen_pictures(sources, f"street:{share}")
