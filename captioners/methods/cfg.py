@@ -65,7 +65,8 @@ CONTROLS = (
     number(
         "beta",
         "Exponent β",
-        "Weight of the unconditional log-probability, taken away; auto is γ − 1.",
+        "Weight of the unconditional log-probability, taken away; auto is γ − 1 + w: the language model, weight w, stands "
+        "in for as much of it, and all weights add up to 1.",
         None,
         -1,
         5,
@@ -157,7 +158,7 @@ class ClassifierFree(Captioner):
         paper="https://arxiv.org/abs/2307.16686",
         modalities=("image", "audio"),
         controls=CONTROLS,
-        formula="s = w·lm + γ·c − (γ − 1)·u",
+        formula="s = w·lm + γ·c − (γ − 1 + w)·u",
         unguided={"guidance_scale": 1.0, "lm_weight": 0.0, "alpha": None, "beta": None},
         explanation=EXPLANATION,
     )
@@ -248,7 +249,7 @@ class ClassifierFree(Captioner):
         """
         scale = settings["guidance_scale"]
         alpha = scale if settings["alpha"] is None else settings["alpha"]
-        beta = scale - 1 if settings["beta"] is None else settings["beta"]
+        beta = scale - 1 + settings["lm_weight"] if settings["beta"] is None else settings["beta"]
         forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
         decoding = settings["decoding"]
         warm = 0.0 if decoding in ("greedy", "beam") else settings["temperature"]  # of the first one

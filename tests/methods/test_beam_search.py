@@ -134,7 +134,8 @@ class GuidedModel(PreTrainedModel, GenerationMixin):
         )
         scores, weight = guidance.cfg(cond, uncond, self.settings["guidance_scale"]), self.settings["lm_weight"]
         if weight:
-            scores = scores + weight * self.models.language_model()(input_ids)[0][:, -1].log_softmax(-1)
+            lm = self.models.language_model()(input_ids)[0][:, -1].log_softmax(-1)
+            scores = scores + weight * (lm - uncond)
         first = input_ids.shape[1] == 1
         scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos or first]] = -math.inf
         return CausalLMOutput(logits=scores.log_softmax(-1)[:, None])

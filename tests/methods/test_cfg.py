@@ -73,9 +73,11 @@ def teacher_forced(cfg, media, result: Result) -> dict[str, torch.Tensor]:
     if settings["alpha"] is None and settings["beta"] is None:
         # as transformers' logits processor writes it
         scores = scale * (found["cond"] - found["uncond"]) + found["uncond"]
+        # the language model stands in for a share of p(x)
+        scores = scores + weight * (found["lm"] - found["uncond"]) if weight else scores
     else:
         scores = settings["alpha"] * found["cond"] - settings["beta"] * found["uncond"]
-    scores = scores + weight * found["lm"] if weight else scores
+        scores = scores + weight * found["lm"] if weight else scores
     scores[:, [t for t in tokenizer.special_ids if t != tokenizer.eos]] = -math.inf
     scores[0, tokenizer.eos] = -math.inf
     return found | {"guided": scores.log_softmax(-1)}
