@@ -65,8 +65,8 @@ CONTROLS = (
     number(
         "beta",
         "Exponent β",
-        "Weight of the unconditional log-probability, taken away; auto is γ − 1 + w: the language model, weight w, stands "
-        "in for as much of it, and all weights add up to 1.",
+        "Weight of the unconditional log-probability, taken away; auto is γ − 1 + w: the language model, weight w, "
+        "stands in for as much of it, and all weights add up to 1.",
         None,
         -1,
         5,
