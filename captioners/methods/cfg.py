@@ -106,8 +106,8 @@ EXPLANATION = Explanation(
     "The captioner was trained with its input left out now and then, so it knows both how likely a word is for this "
     "input and how likely it is in any caption. Before each word it is asked both ways, and the difference is "
     "exaggerated γ times. Words that would fit every picture lose, words that only this one calls for win. A language "
-    "model may be given a say as well, with weight w, to pull the caption back to how people write. At γ = 1 and w = "
-    "0 nothing is left but the plain captioner.",
+    "model may be given a say as well, with weight w: it stands in for as much of the second opinion and pulls the "
+    "caption back to how people write. At γ = 1 and w = 0 nothing is left but the plain captioner.",
     "Pushed too far it says the most telling word again and again, because nothing in the formula wants a sentence: "
     "CLIPScore hardly falls while perplexity goes up many times over.",
     """@inproceedings{kornblith2023guiding,
