@@ -63,7 +63,7 @@ CONTROLS = (
         optional=True,
     ),
     TEMPERATURE.but(
-        default=0.8,
+        default=0.5,
         help="How strong noise and chance are: little gives plain captions, much varied ones; "
         f"0 is none (for the others {SAMPLING_TEMPERATURE}). In order paper noise has full strength whatever it is.",
     ),

@@ -123,7 +123,7 @@ PARTS: dict[str, PartInfo] = {
     "audio-vq": PartInfo("vq", 1, ("audio-encoder",)),
     "image-painter": PartInfo("painter", 10, ("image-encoder", "image-vq")),
     "mc-diffusion": PartInfo("mask_denoiser", 24, ("tokenizer", "cfg", "image-vq", "audio-vq")),
-    "prefix-diffusion": PartInfo("prefix_denoiser", 27, ("tokenizer", "cfg", "image-encoder", "audio-encoder")),
+    "prefix-diffusion": PartInfo("prefix_denoiser", 37, ("tokenizer", "cfg", "image-encoder", "audio-encoder")),
     "audibility": PartInfo("classifier", 1, ("tokenizer",)),
     "visibility": PartInfo("classifier", 1, ("tokenizer",)),
     "audibility-judge": PartInfo("classifier", 1, ("tokenizer",)),

@@ -11,7 +11,7 @@ from torch import nn
 from captioners import training
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
-from captioners.training import PARTS, Job, Recipe, captioner, mask_denoiser, train_all
+from captioners.training import PARTS, Job, Recipe, captioner, mask_denoiser, prefix_denoiser, train_all
 from captioners.training.captioner import chosen_pictures, warm_start
 from captioners.training.language_model import chosen, like_pairs
 from captioners.types import CaptionLabError
@@ -139,3 +139,25 @@ def test_a_captioner_may_learn_from_some_of_the_pictures():
     for share in ("2", "many"):
         with pytest.raises(CaptionLabError, match="give a number from 0 to 1"):
             chosen_pictures(sources, f"street:{share}")
+
+
+def test_method_4_is_finished_on_noise_from_its_own_weights(job, monkeypatch):
+    asked = []
+
+    def train_stage(name, job):
+        asked.append(job)
+        (recipe,) = job.configured(prefix_denoiser.RECIPE)
+        return {"minutes": 2.0, "history": [recipe.epochs], "cider": float(len(asked))}, recipe
+
+    monkeypatch.setattr(prefix_denoiser, "train_stage", train_stage)
+    shorter = replace(job, settings=(("epochs", "4"), ("finish", "0.5")))
+    report = prefix_denoiser.train("prefix-diffusion", shorter)
+    first, last = asked
+    assert (first, last.start) == (shorter, job.out)
+    (recipe,) = last.configured(prefix_denoiser.RECIPE)
+    assert (recipe.epochs, recipe.settled, recipe.believed, recipe.frozen) == (2, 0.3, 0.5, 0)
+    assert report == {"minutes": 4.0, "history": [4.0, 2.0], "cider": 2.0}
+    # from given weights there is one stage, and none is added where none is wanted
+    prefix_denoiser.train("prefix-diffusion", replace(job, start=job.out))
+    prefix_denoiser.train("prefix-diffusion", replace(job, settings=(("finish", "0"),)))
+    assert len(asked) == 4
