@@ -292,8 +292,10 @@ class CaptionerModels(MethodModels, Protocol):
 class SteeredModels(MethodModels, Protocol):
     """Method 2: a language model that is steered, and the classifiers that steer it."""
 
-    def text_start(self, kind: Modality) -> list[int]:
-        """What the language model reads before a caption of this modality, and does not say: at least two tokens."""
+    def text_start(self, kind: Modality | None) -> list[int]:
+        """What the language model reads before a caption, and does not say: at least two tokens. It tells the modality
+        of the caption, or nothing where that is None.
+        """
         ...
 
     def language_model(self) -> LanguageModel:

@@ -90,7 +90,7 @@ class ClassifierGuided(Captioner):
             scorer = TextScorer(self.models, media, questions, self.word_vectors, record)
         # the language model reads what stands before every caption
         with record.stage("decode"):
-            starts = [[*self.models.text_start(media[c.item].kind), *c.prompt] for c in captions]
+            starts = [[*self._start(c.settings, media[c.item]), *c.prompt] for c in captions]
             context = ContextCache(self.models.language_model(), starts, tokenizer.pad, self.models.device)
         for position in range(max(c.settings["max_tokens"] for c in captions)):
             with record.stage("decode"):
@@ -134,7 +134,7 @@ class ClassifierGuided(Captioner):
     # ------------------------------------------------------------------------------------------------- one caption
 
     def _candidates(self, item: int, media: Media, settings: Settings) -> list[SteeredCaption]:
-        start = self.models.text_start(media.kind)
+        start = self._start(settings, media)
         room = self.models.language_model().config.context - len(start) - settings["max_tokens"]
         prompt = self.models.tokenizer.encode(prompt_for(settings["prompt"], media.kind))[: max(room, 0)]
         forced = forced_ids(self.models.tokenizer, settings, settings["max_tokens"])
@@ -149,6 +149,10 @@ class ClassifierGuided(Captioner):
             )
             for candidate in range(settings["num_candidates"])
         ]
+
+    def _start(self, settings: Settings, media: Media) -> list[int]:
+        """What the language model reads before the prompt."""
+        return self.models.text_start(media.kind if settings["start"] == "modality" else None)
 
     def _allowed(self, captions: list[SteeredCaption], scores: Tensor, position: int) -> Tensor:
         """log p (rows, vocab) with −inf on what may not be said: special tokens, an end before the first word, a run

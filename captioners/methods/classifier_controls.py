@@ -82,6 +82,13 @@ CONTROLS = (
         4,
         1,
     ),
+    choice(
+        "start",
+        "Start",
+        "neutral tells the language model nothing of the input, so that the classifier has something to do; modality "
+        "tells it that a picture's, or a sound's, caption is wanted, which names more and guides less.",
+        ("neutral", "modality"),
+    ),
     text(
         "prompt",
         "Prompt",

@@ -242,11 +242,11 @@ class EmbeddedModels:
         """The domain tag that captions of this modality begin with."""
         return self.tokenizer.start(kind)
 
-    def text_start(self, kind: Modality) -> list[int]:
+    def text_start(self, kind: Modality | None) -> list[int]:
         """What stands before a caption that the language model writes alone: the end of an unseen caption, and the
-        tag of the modality's own pairs.
+        tag of the modality's own pairs or the neutral one.
         """
-        return [self.tokenizer.eos, self.start_token(kind)]
+        return [self.tokenizer.eos, self.start_token(kind) if kind else self.tokenizer.bos]
 
     def encode(self, media: Sequence[Media]) -> list[Features]:
         """The encoder's word on each."""

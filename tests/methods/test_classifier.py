@@ -33,7 +33,7 @@ def quick(method, **values):
     return method.spec.settings(**{"max_tokens": 4, "num_steps": 2, "top_k": 64, **values})
 
 
-def language_model_says(method, kind: str, tokens: int) -> str:
+def language_model_says(method, kind: str | None, tokens: int) -> str:
     """Greedy decoding without a cache, written out."""
     method_models = method.models
     t, lm, ids = method_models.tokenizer, method_models.language_model(), method_models.text_start(kind)
@@ -52,9 +52,11 @@ def language_model_says(method, kind: str, tokens: int) -> str:
 
 @pytest.mark.parametrize("off", [{"guidance_scale": 1}, {"classifier_weight": 0, "relevance_weight": 0}], ids=str)
 def test_with_nothing_to_pull_it_says_what_the_language_model_says(method, picture, sound, off):
+    result = method.caption(picture, quick(method, max_tokens=12, **off))
+    assert result.caption == language_model_says(method, None, 12)
     for media in (picture, sound):
-        result = method.caption(media, quick(method, max_tokens=12, **off))
-        assert result.caption == language_model_says(method, media.kind, 12)
+        told = method.caption(media, quick(method, max_tokens=12, start="modality", **off))
+        assert told.caption == language_model_says(method, media.kind, 12)
     assert all(t.cond == pytest.approx(t.uncond) and t.steps == [] for t in result.trace)
 
 
@@ -306,7 +308,7 @@ def test_the_target_weighs_the_language_model_against_the_match_or_is_zerocap_s(
     row = SteeredCaption(
         0, quick(method, top_k=16, route="faithful", target=target), 0.0, t.encode("a"), {}, torch.Generator()
     )
-    logp = method_models.language_model()(torch.tensor([[*method_models.text_start("audio"), *row.prompt]]))[0][
+    logp = method_models.language_model()(torch.tensor([[*method_models.text_start(None), *row.prompt]]))[0][
         :, -1
     ].log_softmax(-1)
     goal = GuidanceLoss([row], reader, logp)

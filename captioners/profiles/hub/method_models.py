@@ -187,8 +187,8 @@ class Gpt2Models(HubModels):
         """GPT-2 has one for everything."""
         return self.tokenizer.bos
 
-    def text_start(self, kind: Modality) -> list[int]:
-        """What stands before a caption: read, not said. It tells nothing of the modality."""
+    def text_start(self, kind: Modality | None) -> list[int]:
+        """What stands before a caption: read, not said. GPT-2 has no token for a modality: it is never told."""
         return [self.tokenizer.bos, *self.tokenizer.encode("An example of")]
 
     def language_model(self) -> Gpt2:
