@@ -7,6 +7,7 @@ moving averages; codes that nobody uses are restarted.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ class Neighbours(nn.Module):
         return mixed
 
 
-class Quantiser(nn.Module):
+class Quantiser(nn.Module, ABC):
     """Media ↔ codes (b, cells), between any encoder and decoder of vectors (b, cells, dim)."""
 
     codebook: Tensor  # (codes, dim)
@@ -67,9 +68,9 @@ class Quantiser(nn.Module):
         self.register_buffer("codebook", torch.randn(config.codes, config.dim))
         self.register_buffer("counts", torch.ones(config.codes))
 
+    @abstractmethod
     def target(self, media: Tensor) -> Tensor:
         """What is to come back of a batch: (b, places, channels)."""
-        raise NotImplementedError
 
     def encode(self, media: Tensor) -> Tensor:
         """The code of every cell: (b, cells)."""
