@@ -146,15 +146,18 @@ def chosen_pictures(sources: list[str], wanted: str) -> list[int]:
     if not wanted:
         return list(range(len(sources)))
     chosen: list[int] = []
-    for name, _, share in (part.partition(":") for part in wanted.split("+")):
+    for name, _, share in (piece.partition(":") for piece in wanted.split("+")):
         of_set = [i for i, source in enumerate(sources) if source == name]
         if not of_set:
             known = ", ".join(dict.fromkeys(sources))
             raise CaptionLabError(f"There is no picture set called {name!r}: choose from {known}.")
         try:
-            chosen += sorted(random.Random(0).sample(of_set, max(1, round(float(share or 1) * len(of_set)))))
+            part = float(share or 1)
         except ValueError:
-            raise CaptionLabError(f"{name}:{share} is no share of a set: give a number from 0 to 1.") from None
+            part = 0.0
+        if not 0 < part <= 1:
+            raise CaptionLabError(f"{name}:{share} is no share of a set: give a number above 0, at most 1.")
+        chosen += sorted(random.Random(0).sample(of_set, max(1, round(part * len(of_set)))))
     return chosen
 
 
