@@ -84,12 +84,16 @@ def _half(tensor: Tensor) -> Tensor:
 def find_part(name: str, *folders: Path) -> Path:
     """The part's file in the first of the folders that has it."""
     for folder in folders:
-        path = folder / f"{name}.safetensors"
+        path = folder / _file_name(name)
         if path.exists():
             return path
     raise MissingPart(
-        f"There is no {name}.safetensors in {', '.join(map(str, folders))}: run `python -m captioners train {name}`."
+        f"There is no {_file_name(name)} in {', '.join(map(str, folders))}: run `python -m captioners train {name}`."
     )
+
+
+def _file_name(part: str) -> str:
+    return "tokenizer.json" if part == "tokenizer" else f"{part}.safetensors"
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -129,8 +133,7 @@ def load_into(module: nn.Module, path: Path) -> nn.Module:
 
 def part_hash(name: str, folder: Path) -> str:
     """The SHA-256 of a part's files."""
-    path = folder / ("tokenizer.json" if name == "tokenizer" else f"{name}.safetensors")
-    return _digest(path)
+    return _digest(folder / _file_name(name))
 
 
 @lru_cache(maxsize=64)

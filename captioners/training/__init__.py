@@ -54,10 +54,16 @@ class Job:
     settings: tuple[
         tuple[str, str], ...
     ] = ()  # (name, value): fields of the part's recipe or configuration that are not its own
+    reads: tuple[tuple[str, str], ...] = ()  # (part, hash): the parts that this training reads, as they are
 
     def find(self, name: str) -> Path:
         """Another part's weights: the output folder's first, then the shipped ones."""
         return find_part(name, self.out, WEIGHTS)
+
+    def reading(self, name: str) -> Job:
+        """This job with the hashes of all that the part reads."""
+        found = ((need, self.find(need)) for need in PARTS[name].needs)
+        return replace(self, reads=tuple((need, part_hash(need, path.parent)) for need, path in found))
 
     def configured(self, *configs: Any) -> tuple[Any, ...]:
         """A part's dataclasses (recipe, configurations) with what was asked to be different."""
@@ -122,7 +128,9 @@ PARTS: dict[str, PartInfo] = {
     "image-vq": PartInfo("vq", 5, ("image-encoder",)),
     "audio-vq": PartInfo("vq", 1, ("audio-encoder",)),
     "image-painter": PartInfo("painter", 10, ("image-encoder", "image-vq")),
-    "mc-diffusion": PartInfo("mask_denoiser", 24, ("tokenizer", "cfg", "image-vq", "audio-vq")),
+    "mc-diffusion": PartInfo(
+        "mask_denoiser", 24, ("tokenizer", "image-encoder", "audio-encoder", "cfg", "image-vq", "audio-vq")
+    ),
     "prefix-diffusion": PartInfo("prefix_denoiser", 37, ("tokenizer", "cfg", "image-encoder", "audio-encoder")),
     "audibility": PartInfo("classifier", 1, ("tokenizer",)),
     "visibility": PartInfo("classifier", 1, ("tokenizer",)),
@@ -148,6 +156,8 @@ def train(name: str, job: Job) -> dict[str, Any]:
     torch.manual_seed(job.seed)  # a part's first weights, too, follow from its seed
     module = PARTS[name].module if job.profile == "embedded" else HUB_PARTS[name]
     commit, began = code_version(), time.perf_counter()
+    if job.profile == "embedded":
+        job = job.reading(name)
     metrics = import_module(f"captioners.training.{module}").train(name, job)
     if not metrics:  # only the first of several processes has some
         return metrics
@@ -160,15 +170,21 @@ def train(name: str, job: Job) -> dict[str, Any]:
     if job.profile == "embedded":
         from captioners.training import corpus
 
-        record |= {"hash": part_hash(name, job.out), "data": corpus.counts(job.data)}
+        record |= {"hash": part_hash(name, job.out), "reads": dict(job.reads), "data": corpus.counts(job.data)}
     metrics = record | metrics  # a loop counts its minutes over all the times it was resumed
     (job.out / f"{name}.metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     return metrics
 
 
 def train_all(job: Job, say: Callable[[str], None] = print) -> dict[str, dict[str, Any]]:
-    """Every part that `job.out` does not hold yet, in order; a killed run goes on where it was."""
-    done = {name for name in PARTS if (job.out / f"{name}.metrics.json").exists()}
+    """Every part that `job.out` does not hold yet, or that read other parts than lie there now, in order.
+
+    A killed run goes on where it was.
+    """
+    done: set[str] = set()
+    for name, part in PARTS.items():
+        if done.issuperset(part.needs) and _is_current(name, job):
+            done.add(name)
     say("part              minutes  needs")
     for name, part in PARTS.items():
         say(f"{name:17} {'done' if name in done else f'{part.minutes:g}':>7}  {', '.join(part.needs)}")
@@ -185,6 +201,15 @@ def train_all(job: Job, say: Callable[[str], None] = print) -> dict[str, dict[st
         figures = [f"{k} {v:.3g}" for k, v in record.items() if isinstance(v, float | int) and k not in hidden]
         say(f"{name:17} {record['minutes']:7.1f}  {', '.join(figures[:5])}")
     return reports
+
+
+def _is_current(name: str, job: Job) -> bool:
+    """Whether the output folder holds the part, made from the parts that it would read now."""
+    path = job.out / f"{name}.metrics.json"
+    if not path.exists():
+        return False
+    reads = json.loads(path.read_text()).get("reads")  # records of before have none
+    return reads is None or reads == dict(job.reading(name).reads)
 
 
 def code_version() -> str:

@@ -58,7 +58,8 @@ def fit(
     average = AveragedModel(model, multi_avg_fn=_ema_with_warmup(recipe.ema), use_buffers=True).to(accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
 
-    where = f"{zlib.crc32(str(job.out.resolve()).encode()):08x}"  # other parts lie there: the run is not the same
+    # with other parts to read, a run is not the same; nor is it in another folder, where hub parts tell no hashes
+    where = f"{zlib.crc32(repr((str(job.out.resolve()), job.reads)).encode()):08x}"
     run_name = "-".join([name, where, f"seed{job.seed}", f"{recipe.epochs:g}", *map("=".join, job.settings)])
     checkpoint = job.cache / "checkpoints" / f"{run_name}.pt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)

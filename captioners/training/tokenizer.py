@@ -7,7 +7,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from captioners.resources import WEIGHTS
 from captioners.text import CaptionTokenizer
 from captioners.training import Job, corpus
 
@@ -42,5 +41,4 @@ def train(name: str, job: Job) -> dict[str, Any]:
 
 def load_tokenizer(job: Job) -> CaptionTokenizer:
     """The tokenizer of the output folder, or the shipped one."""
-    path = next(p for p in (job.out / "tokenizer.json", WEIGHTS / "tokenizer.json") if p.exists())
-    return CaptionTokenizer(Tokenizer.from_file(str(path)))
+    return CaptionTokenizer(Tokenizer.from_file(str(job.find("tokenizer"))))

@@ -67,6 +67,8 @@ def test_what_ships_is_what_its_training_wrote(part):
     assert record["command"].startswith(f"python -m captioners train {part} ")
     assert {"seed", "minutes", "data", "commit"} <= set(record)
     assert len(record["commit"]) == 40  # of the code as it was committed, without changes
+    # the parts that it read are those that ship (records of before do not tell)
+    assert all(part_hash(read, WEIGHTS) == digest for read, digest in record.get("reads", {}).items())
 
 
 def test_a_sentence_is_more_fluent_than_its_words_in_disorder(embedded):

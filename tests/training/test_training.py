@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from captioners import training
 from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
-from captioners.training import PARTS, Job, Recipe, captioner, mask_denoiser, prefix_denoiser, train_all
+from captioners.training import PARTS, Job, Recipe, captioner, corpus, mask_denoiser, prefix_denoiser, train_all
 from captioners.training.captioner import chosen_pictures, warm_start
 from captioners.training.language_model import chosen, like_pairs
 from captioners.types import CaptionLabError
@@ -59,8 +60,29 @@ def test_what_is_done_is_not_done_again(job, recorded):
     recorded.clear()
     lines: list[str] = []
     train_all(job, lines.append)
-    assert recorded == ["cfg"]
-    assert sum(" done " in line for line in lines) == len(PARTS) - 1
+    assert recorded == ["cfg", "mc-diffusion", "prefix-diffusion"]  # and what was made from it
+    assert sum(" done " in line for line in lines) == len(PARTS) - 3
+
+
+def test_a_part_that_read_other_parts_than_lie_there_is_made_again(job, monkeypatch):
+    def train_part(name: str, job: Job) -> dict:
+        (job.out / ("tokenizer.json" if name == "tokenizer" else f"{name}.safetensors")).write_text(name)
+        ran.append(name)
+        return {"minutes": 1.0}
+
+    ran: list[str] = []
+    monkeypatch.setattr(training, "import_module", lambda name: SimpleNamespace(train=train_part))
+    monkeypatch.setattr(training, "part_hash", lambda name, folder: next(folder.glob(f"{name}.[sj]*")).read_text())
+    monkeypatch.setattr(corpus, "counts", lambda data: {})
+    job.out.mkdir(parents=True)
+    train_all(job, lambda line: None)
+    assert json.loads((job.out / "cfg.metrics.json").read_text())["reads"] == {n: n for n in PARTS["cfg"].needs}
+    (job.out / "cfg.safetensors").write_text("another decoder")
+    ran.clear()
+    lines: list[str] = []
+    train_all(job, lines.append)
+    assert ran == [name for name, part in PARTS.items() if "cfg" in part.needs]
+    assert next(line for line in lines if line.startswith("cfg")).split()[1] == "done"
 
 
 def test_the_captioner_starts_as_the_language_model():
