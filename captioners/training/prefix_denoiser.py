@@ -34,7 +34,7 @@ from captioners.types import CaptionLabError
 
 LONGEST = 18  # tokens; 94 % of the captions are not longer, and the rest would cost a fifth of the time
 SLACK = 2  # up to this many ends behind the longest caption of a batch
-CHECKED_SOUNDS = 6  # every sixth held-out clip
+CHECKED_SOUNDS, CHECKED_PICTURES = 6, 80  # every sixth held-out clip, and so many pictures of each set
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class PrefixRecipe(Recipe):
     settled: float = 0.95  # share of examples in which some words are clean already, a share of their own from U(0, 1)
     believed: float = 0.25  # share of batches that see their own first guess (self-conditioning)
     noisy: float = 0.7  # exponent < 1: fewer of the times at which every word can be read
+    # share of the examples without clean words whose noise is of the levels at which something can be read; two thirds
+    # of all times are beyond them, and teach nothing but what is likely without having read a word
+    readable: float = 0.0
     jitter: float = 0.2  # noise on the pooled vectors, as a share of their spread
     frozen: float = 0.5  # share of the epochs in which the word embeddings stay as they are
     finish: float = 0.3  # a second stage, from the best weights of the first, of this share of its epochs; 0: none
@@ -57,7 +60,7 @@ class PrefixRecipe(Recipe):
 RECIPE = PrefixRecipe(epochs=10, batch=64, lr=8e-4, ema=0.999)
 # in the second stage most examples have no clean words, as the published sampler meets them, and half the batches see
 # their own first guess; from the beginning that teaches more slowly
-FINISH = (("settled", "0.3"), ("believed", "0.5"), ("lr", "0.0004"), ("frozen", "0"))
+FINISH = (("settled", "0.3"), ("readable", "0.9"), ("believed", "0.5"), ("lr", "0.0004"), ("frozen", "0"))
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def train_stage(name: str, job: Job) -> tuple[dict[str, Any], PrefixRecipe]:
         model.directions.requires_grad_(batch.learn_words)
         return prefix_loss(model, batch, recipe)
 
-    dev = Development(job, tokenizer, kinds, config.regions)
+    dev = Development(job, tokenizer, kinds, recipe, config.regions)
 
     def save(model: PrefixDenoiser) -> None:
         save_part(job.out, name, model, asdict(config))
@@ -208,21 +211,20 @@ def train_stage(name: str, job: Job) -> tuple[dict[str, Any], PrefixRecipe]:
     return fit(job, name, model, batches, steps, loss, dev.measure, recipe, "-nats", save=save)[1], recipe
 
 
-def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe = RECIPE) -> Tensor:
+def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe) -> Tensor:
     """Rounding of what is not clean, distance to x0 and the length's, each row at a noise level of its own."""
     device, levels = model.bias.device, alpha_bars(model.config.schedule)
     ids, b = batch.ids.to(device), len(batch.ids)
     pooled = {} if batch.pooled is None else {batch.kind: batch.pooled.to(device)}
     prefix = model.prefix(pooled, torch.arange(b, device=device), batch.tags.to(device), batch.keep.to(device))
     x0 = model.embed(ids)
-    spread = (torch.arange(b) + torch.rand(())) / b  # every batch sees all levels of noise
-    times = (spread**recipe.noisy * len(levels)).long().clamp(max=len(levels) - 1)
-    level = levels[times][torch.randperm(b)].to(device)
-    clean = torch.rand(ids.shape, device=device) < torch.rand((b, 1), device=device) * (
-        torch.rand((b, 1), device=device) < recipe.settled
-    )
+    partly_clean = torch.rand(b) < recipe.settled
+    readable = ~partly_clean & (torch.rand(b) < recipe.readable)
+    level = levels[drawn_times(readable, int((model.legible(levels) > 0).sum()), len(levels), recipe.noisy)]
+    clean = torch.rand(ids.shape) < torch.rand(b, 1) * partly_clean[:, None]
     clean[:, 0] &= ~clean.all(1)  # something must be left to learn
-    level = torch.where(clean, 1.0, level[:, None])
+    clean = clean.to(device)
+    level = torch.where(clean, 1.0, level.to(device)[:, None])
     x = noised(x0, level, torch.randn_like(x0))
     count, believed = batch.count.to(device), None
     if torch.rand(()) < recipe.believed:
@@ -236,6 +238,18 @@ def prefix_loss(model: PrefixDenoiser, batch: Examples, recipe: PrefixRecipe = R
     counted = count > 0
     length = F.nll_loss(prefix.lengths[counted], count[counted] - 1) if counted.any() else rounding.new_zeros(())
     return rounding + distance + 0.1 * length
+
+
+def drawn_times(readable: Tensor, legible: int, steps: int, exponent: float) -> Tensor:
+    """A time of the noise schedule for every row (b,): one of the first `legible` ones, all alike, where readable is
+    asked, else one of all.
+
+    Every batch sees times from all over its range.
+    """
+    b = len(readable)
+    spread = ((torch.arange(b) + torch.rand(())) / b)[torch.randperm(b)]
+    times = torch.where(readable, spread * legible, spread**exponent * steps)
+    return times.long().clamp(max=steps - 1)
 
 
 def jittered(pooled: Tensor, share: float) -> Tensor:
@@ -263,12 +277,14 @@ class Development:
     sounds named.
     """
 
-    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, regions: int, each: int = 80):
-        self.tokenizer, self.kinds = tokenizer, kinds
+    def __init__(self, job: Job, tokenizer: CaptionTokenizer, kinds: TokenKinds, recipe: PrefixRecipe, regions: int):
+        self.tokenizer, self.kinds, self.recipe = tokenizer, kinds, recipe
         dev_pictures = corpus.pictures(job.data, "dev")
         self.sources = corpus.picture_sets(job.data)
         rows = [
-            i for source in self.sources for i in [i for i, p in enumerate(dev_pictures) if p.source == source][:each]
+            i
+            for source in self.sources
+            for i in [i for i, p in enumerate(dev_pictures) if p.source == source][:CHECKED_PICTURES]
         ]
         self.pictures = [dev_pictures[i] for i in rows]
         self.seen = pooled_vectors(image_features(job)["dev"][0][rows], "image", regions)
@@ -310,7 +326,7 @@ class Development:
                     self.kinds.words(ids),
                     False,
                 )
-                values.append(prefix_loss(model, batch).item() * len(chosen))
+                values.append(prefix_loss(model, batch, self.recipe).item() * len(chosen))
         return sum(values) / len(rows)
 
     @torch.no_grad()

@@ -163,6 +163,17 @@ def test_a_captioner_may_learn_from_some_of_the_pictures():
             chosen_pictures(sources, f"street:{share}")
 
 
+def test_noise_is_drawn_from_the_levels_that_can_be_read_where_that_is_asked():
+    torch.manual_seed(0)
+    readable = torch.arange(6000) % 3 == 0
+    times = prefix_denoiser.drawn_times(readable, legible=400, steps=1000, exponent=0.7)
+    assert times[readable].max() < 400
+    assert times[readable].float().mean() == pytest.approx(199.5, abs=5)  # all alike
+    others = times[~readable].float() / 1000
+    assert 0.99 < others.max() < 1
+    assert (others < 0.4).float().mean() == pytest.approx(0.4 ** (1 / 0.7), abs=0.02)  # fewer at little noise
+
+
 def test_method_4_is_finished_on_noise_from_its_own_weights(job, monkeypatch):
     asked = []
 
@@ -177,7 +188,7 @@ def test_method_4_is_finished_on_noise_from_its_own_weights(job, monkeypatch):
     first, last = asked
     assert (first, last.start) == (shorter, job.out)
     (recipe,) = last.configured(prefix_denoiser.RECIPE)
-    assert (recipe.epochs, recipe.settled, recipe.believed, recipe.frozen) == (2, 0.3, 0.5, 0)
+    assert (recipe.epochs, recipe.settled, recipe.readable, recipe.believed, recipe.frozen) == (2, 0.3, 0.9, 0.5, 0)
     assert report == {"minutes": 4.0, "history": [4.0, 2.0], "cider": 2.0}
     # from given weights there is one stage, and none is added where none is wanted
     prefix_denoiser.train("prefix-diffusion", replace(job, start=job.out))
