@@ -1,8 +1,8 @@
 """How method 4 goes from noise to words, as its controls ask: the paper's published code, or what is offered beside it.
 
-The published code denoises all words together from noise of full strength, clamps x0 to the nearest word at every step
-and draws the next state with η = 1, which is ancestral sampling (DDPM). Here words may also settle one by one, and a
-state may be the mean path (η = 0).
+The published code denoises all words together from noise of full strength, clamps the network's vectors to the nearest
+words at every step, which are the likeliest ones of the tied rounding head, and draws the next state with η = 1, which
+is ancestral sampling (DDPM). Here words may also settle one by one, and a state may be the mean path (η = 0).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ORDER = choice(
 CLAMP = choice(
     "clamp",
     "Clamp",
-    "on moves the believed caption to its nearest words at every step, off leaves it between words; "
+    "on rounds the caption that is believed in to its likeliest words at every step, off leaves it between words; "
     "auto is on in order paper alone.",
     ("auto", "on", "off"),
 )
@@ -71,10 +71,10 @@ class EmbeddingSampling:
     def told(self) -> str:
         """What a card says of it."""
         if self.published:
-            how = "all words together, x0 clamped to the nearest words at every step, η = 1"
+            how = "all words together, x0 clamped to the likeliest words at every step, η = 1"
             return f"Sampled as the paper's published code does: {how}."
         order = "the surest words settled first" if self.settles else "all words together"
-        x0 = "clamped to the nearest words at every step" if self.clamp else "a mean over words"
+        x0 = "clamped to the likeliest words at every step" if self.clamp else "a mean over words"
         return (
             f"Sampled in a way of our own: {order}, x0 {x0}, η = {self.eta:g}; order = paper is the published code's."
         )

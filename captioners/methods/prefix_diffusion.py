@@ -217,7 +217,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         self.fixed[~self.inside] = self.kinds.end
         self.chosen = self.fixed.clone()  # the words that are settled, −1 where none is
         self.x0 = torch.zeros_like(noise)  # as last believed
-        self.goal = self.x0  # what the samplers are told: x0, or its nearest words
+        self.goal = self.x0  # what the samplers are told: x0, or the likeliest words
         # of every step: the state, the noise level that the model was told (rows, n), and x0 as believed before it
         self.states: list[Tensor] = [noise]
         self.shown_levels: list[Tensor] = []
@@ -350,22 +350,16 @@ class EmbeddingDiffusion(DiffusionProcess):
         words_held = self.chosen[rows]
         at = words_held < 0  # (r, n): the m positions that are open
         guided = self.output.logp(hidden[at])  # (m, vocab)
-        x0 = self.table[words_held.clamp(min=0)].index_put((at,), guided.exp() @ self.table)
+        sure, words = guided.max(-1)
+        held = self.table[words_held.clamp(min=0)]
+        x0 = held.index_put((at,), guided.exp() @ self.table)
         self.x0 = self.x0.index_copy(0, rows, x0)
-        if (clamped := self.clamped[rows]).any():
-            x0 = x0.index_put((clamped,), self._nearest_words(x0[clamped]))
+        if (clamped := self.clamped[rows]).any():  # the word that the rounding head reads in the network's vectors
+            x0 = torch.where(clamped[:, None, None], held.index_put((at,), self.table[words]), x0)
         self.goal = self.goal.index_copy(0, rows, x0)
         self.opinion[rows] = torch.where(at[..., None], hidden, self.opinion[rows])
-        sure, words = guided.max(-1)
         self._settle(rows, k, at, guided)
         self._paint(rows, k, at, sure, words)
-
-    def _nearest_words(self, x0: Tensor) -> Tensor:
-        """(r, n, embed) → the embeddings of the nearest words that a caption may hold: all have one length, so the
-        most similar ones.
-        """
-        sayable = torch.isfinite(self.output.bias)
-        return self.table[(x0 @ self.table.T).masked_fill(~sayable, -torch.inf).argmax(-1)]
 
     def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor) -> None:
         """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the

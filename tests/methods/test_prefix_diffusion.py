@@ -88,7 +88,6 @@ def plain_loop(method, media, values) -> str:
     times = [999 - i * (1000 // values["num_steps"]) for i in range(values["num_steps"])]
     believed, forbidden = None, ~(kinds.begins | kinds.goes_on)
     forbidden[kinds.end] = False
-    words = model.table()[~forbidden]
     for t, s in zip(times, [*times[1:], None], strict=True):
         believed = believed if model.legible(levels[t]) else None
         cond, uncond = (
@@ -97,7 +96,7 @@ def plain_loop(method, media, values) -> str:
         logp = guidance.normalise(guidance.cfg(cond, uncond, values["guidance_scale"]))
         x0 = believed = logp.exp() @ model.table()
         if values["clamp"] == "on" or (paper and values["clamp"] == "auto"):
-            x0 = words[torch.cdist(x0, words[None]).argmin(-1)]  # the nearest of all words, one by one
+            x0 = model.table()[logp.argmax(-1)]
         a, b = levels[t], torch.tensor(1.0) if s is None else levels[s]
         sigma = eta * ((1 - b) / (1 - a) * (1 - a / b)).sqrt()
         x = b.sqrt() * x0 + (1 - b - sigma**2).clamp(min=0).sqrt() * (x - a.sqrt() * x0) / (1 - a).sqrt()
