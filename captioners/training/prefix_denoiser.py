@@ -54,13 +54,13 @@ class PrefixRecipe(Recipe):
     readable: float = 0.0
     jitter: float = 0.2  # noise on the pooled vectors, as a share of their spread
     frozen: float = 0.5  # share of the epochs in which the word embeddings stay as they are
-    finish: float = 0.3  # a second stage, from the best weights of the first, of this share of its epochs; 0: none
+    finish: float = 0.6  # a second stage, from the best weights of the first, of this share of its epochs; 0: none
 
 
 RECIPE = PrefixRecipe(epochs=10, batch=64, lr=8e-4, ema=0.999)
 # in the second stage most examples have no clean words, as the published sampler meets them, and half the batches see
 # their own first guess; from the beginning that teaches more slowly
-FINISH = (("settled", "0.3"), ("readable", "0.9"), ("believed", "0.5"), ("lr", "0.0004"), ("frozen", "0"))
+FINISH = (("settled", "0.4"), ("readable", "0.9"), ("believed", "0.5"), ("lr", "0.0004"), ("frozen", "0"))
 
 
 @dataclass(frozen=True)
