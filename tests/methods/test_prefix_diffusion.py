@@ -1,37 +1,22 @@
-"""Method 4 on a small denoiser of random weights, against a plain loop that is written down here; and what the
-shipped one says.
+"""Method 4 on a small denoiser of random weights: rows and batches, regions, controls, forced tokens, trace and ranking;
+and what the shipped one says.
 """
-
-from collections import Counter
 
 import pytest
 import torch
-from fakes import HashMatcher, restless, small_models
+from fakes import HashMatcher
+from small_prefix_diffusion import SHAPES, plain_loop, settings, small, texts
 
-from captioners import guidance, registry
+from captioners import registry
 from captioners.attribution import attribute, hidden_windows
-from captioners.decoding import agreement, diversity, generator
+from captioners.decoding import agreement, diversity
 from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion, _less_sure_twins
-from captioners.nets.encoders import Features
-from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
+from captioners.nets.prefix_denoiser import PrefixDenoiser
 from captioners.nets.regions import region_cells
-from captioners.nets.rounding import TokenKinds, best_sequences
-from captioners.nets.schedules import SCHEDULES, alpha_bars, betas
+from captioners.nets.schedules import SCHEDULES
 from captioners.resources import WEIGHTS
 from captioners.types import SettingsError, to_json
 from captioners.words import count_words
-
-SHAPES = {"image": (49, 16), "audio": (20, 12)}  # cells and their width
-
-
-def encode(media) -> list[Features]:
-    grids = [torch.randn(SHAPES[m.kind], generator=generator(0, m, 7)) for m in media]
-    return [Features(grid, grid.mean(0)) for grid in grids]
-
-
-def small(tokenizer, regions: int) -> PrefixDiffusion:
-    net = restless(len(tokenizer), regions)
-    return PrefixDiffusion(small_models(tokenizer, encode=encode, prefix_denoiser=lambda: net))
 
 
 @pytest.fixture(scope="module")
@@ -55,137 +40,7 @@ def media(request):
     return request.getfixturevalue(request.param)
 
 
-def settings(method, **values):
-    return method.spec.settings(**{"num_steps": 6, "num_candidates": 3, **values})
-
-
-def texts(result) -> Counter:
-    return Counter(c.caption for c in result.candidates)
-
-
 # ------------------------------------------------------------------------------------------------------- the loop
-
-
-@torch.no_grad()
-def plain_loop(method, media, values) -> str:
-    """One candidate by hand: DDIM in closed form with its fresh noise, two branches, no batch, no scheduler."""
-    method_models, model = method.models, method.models.prefix_denoiser()
-    kinds, source = TokenKinds.of(method_models.tokenizer), generator(values["seed"], media, 0)
-    paper = values["order"] == "paper"
-    eta, strength = float(paper) if values["eta"] is None else values["eta"], 1.0 if paper else values["temperature"]
-    torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
-    tags, order = torch.tensor([method_models.start_token(media.kind)]), torch.tensor([0])
-    grid = method_models.encode([media])[0].grid
-    pooled = torch.stack([grid[cells].mean(0) for cells in region_cells(media.kind)[: model.config.regions]])
-    full = model.prefix({media.kind: pooled[None]}, order, tags)
-    none = model.prefix({}, order, tags)
-    n, count = values["length"] + 3, torch.tensor([values["length"]])
-
-    def noise():
-        return strength * torch.randn(model.config.canvas, model.config.embed, generator=source)[None, :n]
-
-    x, levels = noise(), alpha_bars(values["schedule"])
-    times = [999 - i * (1000 // values["num_steps"]) for i in range(values["num_steps"])]
-    believed, forbidden = None, ~(kinds.begins | kinds.goes_on)
-    forbidden[kinds.end] = False
-    for t, s in zip(times, [*times[1:], None], strict=True):
-        believed = believed if model.legible(levels[t]) else None
-        cond, uncond = (
-            model(x, levels[t][None], p, count, believed).masked_fill(forbidden, -torch.inf) for p in (full, none)
-        )
-        logp = guidance.normalise(guidance.cfg(cond, uncond, values["guidance_scale"]))
-        x0 = believed = logp.exp() @ model.table()
-        if values["clamp"] == "on" or (paper and values["clamp"] == "auto"):
-            x0 = model.table()[logp.argmax(-1)]
-        a, b = levels[t], torch.tensor(1.0) if s is None else levels[s]
-        sigma = eta * ((1 - b) / (1 - a) * (1 - a / b)).sqrt()
-        x = b.sqrt() * x0 + (1 - b - sigma**2).clamp(min=0).sqrt() * (x - a.sqrt() * x0) / (1 - a).sqrt()
-        x = x + sigma * noise() if eta else x
-    # the likeliest words stay wherever the length allows it
-    kept = logp.scatter(-1, logp.argmax(-1, keepdim=True), 0.0)
-    return method_models.tokenizer.decode(best_sequences(kept, kinds, count)[0].tolist())
-
-
-SAMPLED = [
-    {"order": "together"},
-    {"order": "together", "clamp": "on"},
-    {"order": "together", "eta": 0.5},
-    {"order": "paper"},
-]
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 2.0])
-@pytest.mark.parametrize("schedule", ["square", "truncated-linear"])  # of the latter's steps, half are blind
-def test_a_caption_is_what_the_plain_loop_says(method, media, scale, schedule, monkeypatch):
-    monkeypatch.setattr("captioners.methods.prefix_diffusion.CERTAIN", 2.0)
-    base = settings(method, num_candidates=1, guidance_scale=scale, length=7, schedule=schedule, num_steps=10)
-    captions = {}
-    for sampled in SAMPLED:
-        values = base.replace(**sampled)
-        captions[str(sampled)] = method.caption(media, values).caption
-        assert captions[str(sampled)] == plain_loop(method, media, values), sampled
-    assert len({*captions.values()}) > 1  # it matters how one samples
-
-
-def test_the_paper_s_sampler_is_clamp_and_ancestral_noise_of_full_strength(method, media):
-    paper = method.caption(media, settings(method, order="paper", temperature=0.3, length=6))
-    by_hand = method.caption(media, settings(method, order="together", clamp="on", eta=1, temperature=1, length=6))
-    assert paper.candidates == by_hand.candidates
-    assert paper.notes == by_hand.notes
-    assert "as the paper's published code does" in paper.notes[-1]
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"order": "together"},
-        {"order": "paper", "clamp": "off"},
-        {"order": "paper", "eta": 0},
-        {"order": "together", "clamp": "on", "eta": 1},
-    ],
-    ids=str,
-)
-def test_no_other_sampler_passes_for_the_paper_s(method, picture, values):
-    (note,) = method.caption(picture, settings(method, num_candidates=1, **values)).notes
-    assert "a way of our own" in note and "order = paper is the published code's" in note
-
-
-def test_fresh_noise_is_refused_where_the_sampler_has_no_place_for_it(method, picture):
-    with pytest.raises(
-        SettingsError, match=r"eta = 1 is not possible with sampler = dpm-solver\+\+: give eta = 0, or sampler = ddim"
-    ):
-        method.caption(picture, settings(method, order="paper", sampler="dpm-solver++"))
-
-
-def test_with_fresh_noise_rows_do_not_see_each_other(method, picture, sound):
-    values = [
-        settings(method, order="paper", length=6),
-        settings(method, eta=0.5, clamp="on", num_steps=8),
-        settings(method),
-    ]
-    media = [picture, sound, picture]
-    for m, s, together in zip(media, values, method.caption_batch(media, values), strict=True):
-        assert texts(together) == texts(method.caption(m, s))
-
-
-def test_noise_that_hides_a_word_is_not_shown(method):
-    net = method.models.prefix_denoiser()
-    shown = net.legible(alpha_bars("truncated-linear").flip(0))  # from noise to word
-    assert shown[0] == 0 and shown[-1] > 0.9 and (shown.diff() >= 0).all()
-    prefix, x = net.prefix({}, torch.zeros(1), torch.tensor([0])), torch.randn(2, 1, 5, net.config.embed)
-    for level, same in ((1e-5, True), (0.5, False)):
-        one, other = (net.vectors(some, torch.tensor([level]), prefix, torch.tensor([4])) for some in x)
-        assert torch.equal(one, other) == same
-
-
-def test_plain_noise_is_shown_at_every_level():
-    config = PrefixDenoiserConfig(vocab=40, embed=16, dim=32, layers=1, image_dim=8, audio_dim=8, shaded=False)
-    net = PrefixDenoiser(config).eval()
-    assert (net.legible(alpha_bars("truncated-linear")) == 1).all()
-    prefix, x = net.prefix({}, torch.zeros(1), torch.tensor([0])), torch.randn(2, 1, 5, config.embed)
-    one, other = (net.vectors(some, torch.tensor([1e-5]), prefix, torch.tensor([4])) for some in x)
-    assert not torch.allclose(one, other, atol=1e-3)
 
 
 def test_candidates_that_are_still_alike_are_asked_once(method, picture, monkeypatch):
@@ -468,15 +323,6 @@ def test_diversity_is_told_of_several_candidates_only(method, picture):
     assert method.caption(picture, settings(method)).details["diversity"] == diversity(
         [c.caption for c in method.caption(picture, settings(method)).candidates]
     )
-
-
-def test_schedules_are_not_of_the_weights(method, picture):
-    """The net is told the level of the noise and not the time, so every schedule may be asked of it."""
-    assert (
-        len({method.caption(picture, settings(method, schedule=name, num_candidates=1)).caption for name in SCHEDULES})
-        > 1
-    )
-    assert betas("square").shape == betas("linear").shape
 
 
 # ------------------------------------------------------------------------------------------------------ as shipped
