@@ -164,6 +164,7 @@ ROLES: dict[str, tuple[Source, ...]] = {
             "1a25a446712ba5ee05982a381eed697ef9b435cf",
             "open_clip",
             "ViT-B-32",
+            weights="open_clip_model.safetensors",
             millions=151.3,
             licence="MIT",
         ),
