@@ -1,6 +1,8 @@
 """What the tests share: small pictures and short sounds, and the embedded profile loaded once."""
 
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from captioners.media import load_media
 from captioners.profiles.base import Profile, load_profile
 from captioners.types import Media
 
+os.environ["CAPTION_LAB_CACHE"] = tempfile.mkdtemp(prefix="caption-lab-")  # not the user's own
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
 

@@ -157,20 +157,32 @@ def test_a_zerogpu_space_accepts_the_pins():
     assert (run["torchaudio"], run["torchvision"]) == ZERO_TORCHES[run["torch"]]
 
 
+# what is read of a repository beside its weights, by the libraries that read it
+SMALL_FILES = {
+    "open_clip": "open_clip_config.json",
+    "gpt2": "config.json generation_config.json merges.txt tokenizer.json tokenizer_config.json vocab.json",
+    "clap": "config.json merges.txt preprocessor_config.json special_tokens_map.json tokenizer.json "
+    "tokenizer_config.json vocab.json",
+}
+
+
 def test_a_space_fetches_the_pinned_models_when_it_is_built():
-    """What is named is what the hub profile plays and judges with, at the same commits; every form of weights is
-    named once.
+    """All that the hub profile plays and judges with (`test_hub_loading` knows the roles), at the same commits, and of
+    every repository one form of the weights and the small files that are read.
     """
     sources = {source.id: source for source in choose().values()}
     assert FRONT_MATTER["suggested_hardware"] == "zero-a10g"
     # for a checkpoint, and for `evaluate`: no page asks for them
     elsewhere = {ROLES[role][0].id for role in ("codes", "text-judge")}
     assert set(FRONT_MATTER["models"]) == set(sources) - elsewhere
-    for line in FRONT_MATTER["preload_from_hub"]:
-        name, files, revision = line.split(" ")
-        assert revision == sources[name].revision
-        assert sum(file.endswith((".safetensors", ".bin")) for file in files.split(",")) == 1
-        assert "config.json" in files
+    preloaded = [line.split(" ") for line in FRONT_MATTER["preload_from_hub"]]
+    assert sorted(name for name, _, _ in preloaded) == sorted(FRONT_MATTER["models"])
+    for name, files, revision in preloaded:
+        source = sources[name]
+        kind = source.family if source.family == "open_clip" else "clap" if "clap" in name else "gpt2"
+        assert revision == source.revision
+        assert source.weights  # so that the form is known without asking the hub
+        assert sorted(files.split(",")) == sorted([source.weights, *SMALL_FILES[kind].split()])
 
 
 def test_the_readmes_space_is_made_on_hardware_that_the_hub_has():

@@ -1,4 +1,6 @@
-"""Methods 3 and 4: a strided walk through the noise levels against every one of them, and what many candidates cost."""
+"""Methods 3 and 4: a strided walk through the noise levels against every one of them, what many candidates cost, and
+what their default steps cost beside method 1.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +41,31 @@ def candidates(profile: Profile) -> tuple[Work, Work]:
     return lambda: len(caption(one, num_candidates=64)[0].candidates), lambda: len(
         caption(one, num_candidates=1)[0].candidates
     )
+
+
+@contest(
+    "mc_20_vs_method_1",
+    "mc-diffusion in 20 steps against method 1's greedy caption: it takes 1 / ratio times as long",
+    "caption",
+)
+def mc_beside_method_1(profile: Profile) -> tuple[Work, Work]:
+    """Method 1 tells how fast the machine is, so that ratios of different days can be compared."""
+    caption, one = captions("mc-diffusion", profile), [picture(0)]
+    return lambda: len(caption(one, num_steps=20)), _greedy(profile)
+
+
+@contest(
+    "prefix_30_vs_method_1",
+    "prefix-diffusion in 30 steps, 8 candidates, against method 1's greedy caption: it takes 1 / ratio times as long",
+    "caption",
+)
+def prefix_beside_method_1(profile: Profile) -> tuple[Work, Work]:
+    """As above."""
+    caption, one = captions("prefix-diffusion", profile), [picture(0)]
+    return lambda: len(caption(one, num_steps=30, num_candidates=8)), _greedy(profile)
+
+
+def _greedy(profile: Profile) -> Work:
+    """Method 1 with its other defaults, on the same picture."""
+    caption, one = captions("cfg", profile), [picture(0)]
+    return lambda: len(caption(one, decoding="greedy", num_candidates=1))

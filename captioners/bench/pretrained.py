@@ -1,5 +1,5 @@
 """The hub profile's models at their real sizes, random weights, against their own libraries: BLIP's captions, CLIP's
-text tower.
+text tower, GPT-2's many continuations of one text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from captioners.bench.peers import TOKENS
 from captioners.profiles.base import Profile
 
 TEXTS = 64
+PROMPT, CONTINUATIONS, PIECES = 260, 64, 3  # tokens of twenty captions; what is scored for one token of a captioner
 CAPTION = "a black and white dog plays with a red ball in the grass"  # 13 positions, its start and end included
 
 
@@ -40,6 +41,40 @@ def text_tower(profile: Profile) -> tuple[Work, Work]:
     @torch.no_grad()
     def peer() -> int:
         return len(clip.encode_text(ids, normalize=True))
+
+    return ours, peer
+
+
+@contest(
+    "gpt2_cache_shared_vs_copied",
+    f"GPT-2 on {CONTINUATIONS} continuations of {PIECES} tokens behind {PROMPT}, which share the cache of these, "
+    "against a copy for each",
+    "continuation",
+    repeats=5,
+)
+def shared_cache(profile: Profile) -> tuple[Work, Work]:
+    """How method 1 asks GPT-2 about the captioner's likely tokens; what is saved above all is memory."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from captioners.nets.gpt2 import Gpt2
+
+    torch.manual_seed(0)
+    lm = Gpt2(GPT2LMHeadModel(GPT2Config()).eval()).eval()
+    prompt = torch.randint(0, lm.config.vocab, (1, PROMPT))
+    ids = torch.randint(0, lm.config.vocab, (CONTINUATIONS, PIECES))
+    with torch.inference_mode():
+        past = lm(prompt)[1]
+    mask = torch.ones(1, PROMPT, dtype=torch.bool)
+
+    @torch.inference_mode()
+    def ours() -> int:
+        return len(lm.branches(ids.reshape(1, -1), past, mask, [[PIECES] * CONTINUATIONS])[0]) // PIECES
+
+    @torch.inference_mode()
+    def peer() -> int:
+        copies = [(k.repeat(CONTINUATIONS, 1, 1, 1), v.repeat(CONTINUATIONS, 1, 1, 1)) for k, v in past]
+        return len(lm(ids, copies)[0])
 
     return ours, peer
 

@@ -2,9 +2,9 @@
 
 A captioner that was never trained without its picture needs something in its place. Here the embedded captioner, whose
 null cell was trained, is asked with each substitute instead: how far are the distributions, and how far the captions
-that guidance makes of them?
+that guidance makes of them? Substitutes are made of reference pictures, in several numbers, none of them measured.
 
-    python -m captioners.evaluation.no_input DIR --split dev --limit 64 --json out.json
+    python -m captioners.evaluation.no_input DIR --split dev --limit 48 --references 6 14 64 256 --json out.json
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from captioners.evaluation.check_command import (
     make_parser,
     markdown_table,
 )
-from captioners.evaluation.dataset import load_item, read_dataset
+from captioners.evaluation.dataset import Item, load_item, read_dataset
 from captioners.lab import Lab
+from captioners.media import load_media
 from captioners.metrics.fluency import log_perplexity
 from captioners.metrics.matching import clipscore, embed_captions, embed_media
+from captioners.nets.captioner import Condition
 from captioners.nets.mixture import MixtureDecoder
 from captioners.nets.transformer import KeysValues
+from captioners.resources import EXAMPLES
 from captioners.types import CaptionLabError, Media
 
 SCALES = (1.5, 2.0, 3.0)
 MAX_TOKENS = 20
-MIXED = (4, 16)  # reference pictures in a mixture
+REFERENCES = (6, 14, 64, 256)  # pictures that a mean is taken of; our examples are 14
+MIXED = (4, 16, 64)  # pictures in a mixture
 
 
 class JudgedCaptions(TypedDict):
@@ -65,10 +69,8 @@ class Comparison(TypedDict):
 class Branch:
     """log p of the next token by a decoder that sees some pictures, or whatever stands for none."""
 
-    def __init__(self, decoder: ConditionalDecoder, grid: Tensor, removed: bool = False) -> None:
-        """`grid` (n, cells, c) are the pictures; `removed` takes them away."""
-        condition = decoder.condition({"image": grid}, torch.arange(len(grid), device=grid.device))
-        self.decoder, self.condition = decoder, condition.removed() if removed else condition
+    def __init__(self, decoder: ConditionalDecoder, condition: Condition) -> None:
+        self.decoder, self.condition = decoder, condition
 
     def whole(self, ids: Tensor) -> Tensor:
         """Log-probabilities of whole captions: ids (n, t) → (n, t, vocab)."""
@@ -93,7 +95,9 @@ class Setting:
     lab: Lab
     media: list[Media]
     captions: list[str]  # one of each picture, by people
-    others: list[Media]
+    others: list[Media]  # none of those above
+    sizes: Sequence[int] = REFERENCES  # how many of the others a mean is taken of
+    mixed: Sequence[int] = MIXED  # the same of a mixture
 
     @property
     def models(self) -> Any:
@@ -113,25 +117,54 @@ class Setting:
         return torch.stack([features.grid for features in self.models.encode(media)])
 
 
+def looking_at(decoder: ConditionalDecoder, grid: Tensor) -> Condition:
+    """What a decoder sees of pictures (n, cells, c), in their order."""
+    return decoder.condition({"image": grid}, torch.arange(len(grid), device=grid.device))
+
+
 def branches(setting: Setting, grid: Tensor) -> dict[str, Branch]:
     """Name → p(x) by that substitute; the first is the truth. `grid` (n, cells, c) is of the pictures themselves."""
-    decoder, reference = setting.models.caption_decoder(), setting.grids(setting.others)
-
-    def instead(cells: Tensor) -> Branch:
-        return Branch(decoder, cells.expand_as(grid))
-
-    shuffled = torch.randperm(len(reference), generator=torch.Generator().manual_seed(0))[
-        torch.arange(len(grid)) % len(reference)
+    decoder, others = setting.models.caption_decoder(), setting.grids(setting.others)
+    examples = setting.grids([load_media(file, "image") for file in sorted(EXAMPLES.glob("*.jpg"))])
+    shuffled = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[
+        torch.arange(len(grid)) % len(others)
     ]
-    mixtures = {size: MixtureDecoder(decoder, {"image": reference[:size]}) for size in MIXED}
-    return {
-        "trained null cell": Branch(decoder, grid, removed=True),
-        "zeros": instead(torch.zeros_like(reference[:1])),
-        "mean token": instead(reference.mean((0, 1))[None, None]),
-        "mean per position": instead(reference.mean(0, keepdim=True)),
-        "a shuffled picture": instead(reference[shuffled]),
-        **{f"mixture of {size}": Branch(mixture, grid, removed=True) for size, mixture in mixtures.items()},
+    found = {
+        "trained null cell": Branch(decoder, looking_at(decoder, grid).removed()),
+        "zeros": Branch(decoder, looking_at(decoder, torch.zeros_like(grid))),
+        "a shuffled picture": Branch(decoder, looking_at(decoder, others[shuffled])),
     }
+    ours = f"our {len(examples)} examples"
+    for name, reference in {ours: examples, **{str(size): others[:size] for size in setting.sizes}}.items():
+        found |= {f"{words} of {name}": branch for words, branch in means(decoder, reference, grid).items()}
+    for name, reference in {ours: examples, **{str(size): others[:size] for size in setting.mixed}}.items():
+        mixture = MixtureDecoder(decoder, {"image": reference})
+        found[f"mixture of {name}"] = Branch(mixture, looking_at(mixture, grid).removed())
+    return found
+
+
+def means(decoder: ConditionalDecoder, reference: Tensor, grid: Tensor) -> dict[str, Branch]:
+    """Name → p(x) by that mean of reference pictures (K, cells, c), for as many rows as `grid` has."""
+    cells = {"mean token": reference.mean((0, 1))[None, None], "mean per position": reference.mean(0, keepdim=True)}
+    read = looking_at(decoder, reference)
+    return {
+        **{name: Branch(decoder, looking_at(decoder, mean.expand_as(grid))) for name, mean in cells.items()},
+        "mean per position as read": Branch(decoder, mean_as_read(read, len(grid), cells=False)),
+        "mean token as read": Branch(decoder, mean_as_read(read, len(grid), cells=True)),
+    }
+
+
+def mean_as_read(read: Condition, rows: int, cells: bool) -> Condition:
+    """The mean of keys and values over the rows of a condition, and over its cells too: behind every norm, which would
+    blow a mean up to the size of a single cell again.
+    """
+
+    def mean(x: Tensor) -> Tensor:
+        x = x[:, :, read.nulls :].mean(0, keepdim=True)
+        return (x.mean(2, keepdim=True) if cells else x).expand(rows, -1, -1, -1)
+
+    pairs = [(mean(keys), mean(values)) for keys, values in read.keys_values]
+    return Condition(pairs, torch.ones(rows, 1, 1, pairs[0][0].shape[2], dtype=torch.bool), nulls=0)
 
 
 def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[Comparison]:
@@ -145,7 +178,8 @@ def compare(setting: Setting, scales: Sequence[float] = SCALES) -> list[Comparis
         torch.tensor([[i < len(r) for i in range(max(map(len, rows)))] for r in rows]),
     )
     grid, vectors = setting.grids(setting.media), embed_media(setting.judges[0], setting.media)
-    cond = Branch(setting.models.caption_decoder(), grid)
+    decoder = setting.models.caption_decoder()
+    cond = Branch(decoder, looking_at(decoder, grid))
     by_name = branches(setting, grid)
     truth = next(iter(by_name.values()))
     p = truth.whole(ids)
@@ -196,23 +230,39 @@ def table(rows: list[Comparison]) -> str:
     return markdown_table(head, lines)
 
 
+def reference_items(folder: str | Path, split: str, measured: Sequence[Item], count: int) -> list[Item]:
+    """The first items of a split that are not measured themselves."""
+    ids = {item.id for item in measured}
+    others = [item for item in read_dataset(folder, split) if item.id not in ids]
+    if len(others) < count:
+        raise CaptionLabError(
+            f"{count} reference pictures are asked for and split {split!r} has {len(others)} beside the measured ones: "
+            "give --references and --mixed smaller numbers, or another --reference-split."
+        )
+    return others[:count]
+
+
 @torch.inference_mode()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; 2 on bad input, with one line that says what to do."""
     parser = make_parser("no_input", (__doc__ or "").partition("\n")[0])
     add_dataset_options(parser, "a data set of pictures with captions", split="dev", limit=64)
     parser.add_argument("--reference-split", default="train", help="where the pictures that stand for none come from")
+    parser.add_argument("--references", type=int, nargs="+", default=REFERENCES, metavar="N", help="in a mean")
+    parser.add_argument("--mixed", type=int, nargs="+", default=MIXED, metavar="N", help="in a mixture")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(arguments)
 
     def print_table() -> None:
         items = chosen_dataset(args)
-        others = read_dataset(args.folder, args.reference_split, args.limit)
+        others = reference_items(args.folder, args.reference_split, items, max(*args.references, *args.mixed))
         setting = Setting(
             Lab("embedded", "cpu"),
             [load_item(i) for i in items],
             [i.references[0] for i in items],
             [load_item(i) for i in others],
+            args.references,
+            args.mixed,
         )
         rows = compare(setting)
         print(table(rows))

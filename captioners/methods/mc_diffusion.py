@@ -81,8 +81,9 @@ CONTROLS = (
 EXPLANATION = Explanation(
     "The input becomes a grid of discrete tokens, and the caption begins as a row of blanks. Step by step the model "
     "fills in the words it is surest of, looking at all positions at once. It is asked twice, with the whole grid and "
-    "with some of its cells masked, and what the hidden cells contribute is exaggerated γ times. A partly masked "
-    "input is a closer comparison than none at all. The length is decided before the first word.",
+    "with some of its cells masked, and what the hidden cells contribute is exaggerated γ times. Measured here this "
+    "changes captions and does not make them more telling: the cells left tell nearly as much as all. Guidance cfg, "
+    "which compares with no input at all, does. The length is decided before the first word.",
     "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was "
     "measured too short or too long is squeezed or padded.",
     """@misc{zhou-masked,

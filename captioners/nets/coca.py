@@ -28,8 +28,10 @@ class CocaDecoder(nn.Module):
     pictures, or what fine-tuning with the condition removed has learned.
     """
 
-    def __init__(self, model: nn.Module, null: Tensor | None = None):
+    def __init__(self, model: nn.Module, null: Tensor | None = None, normalised: bool = False):
+        """`normalised` if the null cells are means of normalised cells: no norm may blow them up again."""
         super().__init__()
+        self.normalised = normalised
         self.text, self.multimodal = model.text, model.text_decoder
         width = self.multimodal.text_projection.shape[0]
         self.null = nn.Parameter(torch.zeros(width) if null is None else null.clone())
@@ -46,11 +48,14 @@ class CocaDecoder(nn.Module):
         """
         grid = grids["image"][order]
         null = self.null.to(grid.dtype).reshape(-1, grid.shape[-1])
-        x = torch.cat([null.expand(len(grid), -1, -1), grid], dim=1)
-        visible = torch.arange(x.shape[1], device=x.device) >= len(null)
-        blocks = zip(self.layers[2], self.multimodal.cross_attn, strict=True)
-        pairs = [layer.project(block.ln_1_kv(x).flatten(0, 1), len(x), KEYS, VALUES) for layer, block in blocks]
-        return Condition(pairs, visible.expand(len(x), 1, 1, -1), len(null))
+        visible = torch.arange(len(null) + grid.shape[1], device=grid.device) >= len(null)
+        pairs = []
+        for layer, block in zip(self.layers[2], self.multimodal.cross_attn, strict=True):
+            norm = block.ln_1_kv
+            cells = (null * norm.weight + norm.bias).to(grid.dtype) if self.normalised else norm(null)
+            x = torch.cat([cells.expand(len(grid), -1, -1), norm(grid)], dim=1)
+            pairs.append(layer.project(x.flatten(0, 1), len(x), KEYS, VALUES))
+        return Condition(pairs, visible.expand(len(grid), 1, 1, -1), len(null))
 
     def forward(
         self, ids: Tensor, condition: Condition, past: list[KeysValues] | None = None
@@ -89,6 +94,11 @@ class CocaDecoder(nn.Module):
             x = cross.feed_forward(cross.attend(x, q, pair, shown))
         logits = linear(self.multimodal.ln_final(x), self.multimodal.text_projection.t())
         return logits.unflatten(0, (rows, length)).float()
+
+
+def normalised(cells: Tensor) -> Tensor:
+    """What the norm of any layer makes of a picture's cells, but for the layer's own scale and shift."""
+    return torch.layer_norm(cells.float(), cells.shape[-1:])
 
 
 QUERIES, KEYS, VALUES = range(3)  # their order in a packed projection

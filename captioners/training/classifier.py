@@ -59,10 +59,12 @@ def sentences(name: str, job: Job) -> Sentences:
     def some(texts: list[str], count: int) -> list[str]:
         return rng.sample(texts, min(count, len(texts)))
 
+    judges = set() if name == "audibility-judge" else judges_texts(job)
+    heard, not_heard = ([t for t in texts[0::2] if clean(t) not in judges] for texts in (audible, silent))
     if name == "audibility":
-        yes, no = audible[0::2], silent[0::2]
+        yes, no = heard, not_heard
     elif name == "visibility":
-        yes, no = some(pictures, EACH), some(sounds, EACH // 2) + some(audible[0::2] + silent[0::2], EACH // 2)
+        yes, no = some(pictures, EACH), some(sounds, EACH // 2) + some(heard + not_heard, EACH // 2)
     else:
         yes, no = some(sounds, EACH) + audible[1::2], some(pictures, EACH) + silent[1::2]
     labelled = [(text, 1.0) for text in yes] + [(text, 0.0) for text in no]
@@ -71,14 +73,24 @@ def sentences(name: str, job: Job) -> Sentences:
 
 
 def captions(job: Job, half: int) -> tuple[list[str], list[str]]:
-    """Half 0 (the guides') or 1 (the judge's) of what is said of pictures, and of sounds, in the text corpora; no
-    text is in both.
+    """Half 0 (the guides') or 1 (the judge's) of what is said of pictures, and of sounds, in the text corpora; what is
+    said in both, or in the judge's half of the published set, is the judge's.
     """
+    judges = judges_texts(job) if half == 0 else set()
     by_kind: dict[str, list[str]] = {"image": [], "audio": []}
     for text in corpus.texts(job.data).values():
-        judges_half = {clean(t) for t in text.half(1)} if half == 0 else set()
-        by_kind[text.of] += [t for t in text.half(half) if clean(t) not in judges_half]
+        by_kind[text.of] += [t for t in text.half(half) if clean(t) not in judges]
     return by_kind["image"], by_kind["audio"]
+
+
+def judges_texts(job: Job) -> set[str]:
+    """All that the judge may learn from: no guide reads it, wherever else it stands."""
+    published = [text for side in corpus.sentences(job.data) for text in side[1::2]]
+    try:
+        said = [t for text in corpus.texts(job.data).values() for t in text.half(1)]
+    except FileNotFoundError:  # a folder with the published set alone, which is enough for `--profile hub`
+        said = []
+    return {clean(t) for t in published + said}
 
 
 def captions_too(name: str, job: Job, count: int) -> Sentences:

@@ -17,6 +17,7 @@ REQUIRED = {
     *("coca_vs_open_clip", "cfg_vs_transformers", "classifier_fast_vs_faithful", "mc_20_vs_100", "prefix_50_vs_1000"),
     *("candidates_64_vs_1", "batch_32_vs_1", "evaluate_32_vs_1", "page_vs_open_clip", "cfg_two_branches_vs_one"),
     *("prefix_candidates_64_vs_1", "text_tower_trimmed", "blip_vs_transformers", "blip_guided_vs_transformers"),
+    *("gpt2_cache_shared_vs_copied", "mc_20_vs_method_1", "prefix_30_vs_method_1"),
 }
 
 

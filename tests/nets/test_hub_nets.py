@@ -13,7 +13,7 @@ from tiny_hub import COCA, save_open_clip, tiny_clip, tiny_coca, tiny_gpt2
 from captioners.bench.peers import mend_open_clip
 from captioners.nets import few_rows
 from captioners.nets.clip_text import embed_text
-from captioners.nets.coca import CocaDecoder
+from captioners.nets.coca import CocaDecoder, normalised
 from captioners.nets.gpt2 import Gpt2
 from captioners.nets.refit import for_few_rows
 
@@ -85,6 +85,21 @@ def test_without_its_picture_coca_sees_the_null_token_alone(coca, pictures, ids,
     assert torch.allclose(
         both[3:], coca(None, ids, image_latent=grid[:, 0], image_embs=blank, output_labels=False)["logits"], atol=1e-4
     )
+
+
+@torch.no_grad()
+def test_a_mean_of_normalised_cells_is_not_blown_up_by_the_norm_before_keys_and_values(coca, pictures):
+    """What is seen without a picture is the mean of the keys and values of its cells, not of a cell as large as
+    another.
+    """
+    grid = coca.visual(pictures)[1]
+    mean = CocaDecoder(coca, normalised(grid).mean((0, 1)), normalised=True).eval()
+    for pair in condition_of(coca, mean, pictures).keys_values:
+        for cells in pair:
+            assert torch.allclose(cells[0, :, 0], cells[:, :, 1:].mean((0, 2)), atol=1e-4)
+    through = CocaDecoder(coca, grid.mean((0, 1))).eval()
+    keys = condition_of(coca, through, pictures).keys_values[0][0]
+    assert not torch.allclose(keys[0, :, 0], keys[:, :, 1:].mean((0, 2)), atol=1e-2)
 
 
 @torch.no_grad()

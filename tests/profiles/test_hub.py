@@ -17,6 +17,7 @@ from captioners.profiles.hub.codes import PictureCodes
 from captioners.profiles.hub.matchers import SkipWeightInit, load_open_clip
 from captioners.profiles.hub.model_loader import ModelLoader
 from captioners.profiles.hub.roles import ROLES, Source
+from captioners.resources import EXAMPLES
 from captioners.text import EOS
 
 METHODS = [spec.id for spec in registry.available()]
@@ -95,21 +96,28 @@ def test_batch_stream_and_single_rows_of_coca_agree(coca, draw):
 
 @torch.no_grad()
 def test_guided_coca_is_the_papers_formula_on_open_clips_own_logits(coca, picture):
-    """Greedy tokens of γ = 2, recomputed with open_clip's forward on the picture and on the token that stands for
-    none.
+    """Greedy tokens of γ = 2, recomputed with open_clip's forward on the picture and on the mean of our examples, taken
+    behind the norm of every layer.
     """
     result = coca.caption(picture, coca.spec.settings(max_tokens=5, guidance_scale=2))
-    model, decoder = coca.models.model.net, coca.models.model.decoder
-    grid = coca.models.encode([picture])[0].grid[None]
+    model, grid = coca.models.model.net, coca.models.encode([picture])[0].grid[None]
+    examples = coca.models.model.grids([load_media(file, "image") for file in sorted(EXAMPLES.glob("*.jpg"))])
+
+    def mean_of_examples(norm, args, normalised):
+        each = torch.layer_norm(examples, examples.shape[-1:], norm.weight, norm.bias, norm.eps)
+        return each.mean((0, 1)).expand_as(normalised)
+
+    def next_token(instead: bool) -> torch.Tensor:
+        norms = [block.ln_1_kv for block in model.text_decoder.cross_attn] if instead else []
+        hooks = [norm.register_forward_hook(mean_of_examples) for norm in norms]
+        logits = model(None, torch.tensor([ids]), image_latent=grid[:, 0], image_embs=grid, output_labels=False)
+        for hook in hooks:
+            hook.remove()
+        return logits["logits"][0, -1].log_softmax(-1)
+
     ids = [coca.models.tokenizer.bos]
     for entry in result.trace:
-        text = torch.tensor([ids])
-        cond, uncond = (
-            model(None, text, image_latent=grid[:, 0], image_embs=embs, output_labels=False)["logits"][
-                0, -1
-            ].log_softmax(-1)
-            for embs in (grid, decoder.null.expand_as(grid))
-        )
+        cond, uncond = next_token(False), next_token(True)
         guided = 2 * cond - uncond
         guided[[0, coca.models.tokenizer.bos]] = -torch.inf
         if len(ids) == 1:

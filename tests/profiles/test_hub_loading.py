@@ -43,6 +43,23 @@ def test_the_page_of_the_hub_profile_can_be_built(models):
     assert any(type(block).__name__ == "Timer" for block in page.blocks.values())
 
 
+def test_a_page_loads_the_models_that_a_space_fetches_when_it_is_built_and_no_others(models, picture, sound):
+    """Every method on both kinds of input, scored. Which models these roles have by default is in the front matter
+    (`test_project`).
+    """
+    named = [line for line in models.read_text().splitlines() if not line.startswith(("audibility", "visibility"))]
+    file = models.parent / "space.toml"
+    file.write_text("\n".join(named))
+    profile = load_profile("hub", "cpu", str(file))
+    lab = Lab(profile)
+    for spec in registry.available():
+        brief = {name: 5 for name in ("max_tokens", "num_steps") if spec.listens_to(name)}
+        for media in (picture, sound):
+            lab.caption(media, spec.id, spec.settings(**brief))
+    loaded = {*profile.models.loader.loaded, *profile.judges.loader.loaded}
+    assert loaded == {role for role, sources in ROLES.items() if sources} - {"codes", "text-judge"}
+
+
 def test_the_readme_names_every_choice():
     from pathlib import Path
 

@@ -1,8 +1,9 @@
 """What stands for no input in p(x), for captioners that were never trained without one.
 
-The mean of some pictures, cell by cell: of what depends on no centred encoder and costs no more than one picture it is
-closest to a trained null cell (assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). A mixture of 16
-pictures is closer, and costs a row for each. The pictures are read once, with the captioner, and kept with it.
+The mean of what a captioner reads of some pictures, in one cell: of all substitutes it is closest to a trained null
+cell, with our 14 examples alone too (assets/REPRODUCTION.md, measured by `captioners.evaluation.no_input`). It must be
+taken behind the norm that stands at some captioners' entrance: a norm makes a mean as large as a single cell again. The
+pictures are read when the captioner is first loaded, and their mean is kept on disk.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from captioners.media import load_media
 from captioners.profiles.base import ProfileError
+from captioners.profiles.hub.keeping import kept
+from captioners.profiles.hub.model_loader import ModelLoader, weights_name
 from captioners.profiles.hub.roles import MOST_REFERENCES, Blank, Source
 from captioners.resources import EXAMPLES
 from captioners.types import Media, Modality
@@ -30,6 +33,7 @@ MIXED = 16  # references of a mixture whose number is not given, if there are so
 BATCH = 16
 
 Grids = Callable[[list[Media]], Tensor]
+Norm = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,26 @@ class NoInput:
     words: str  # what it is; "" if it was trained
     null: Tensor | None = None  # (cells, width) or one (width,); None for zeros
     references: Tensor | None = None  # (K, cells, width), whose probabilities are averaged
+    normalised: bool = False  # whether `null` was averaged behind the norm at the captioner's entrance
+    mean: Tensor | None = None  # (cells, width): the mean of references, cell by cell
 
     def as_prefix(self, width: int) -> NoInput:
-        """For a captioner that has no null cells, because its input stands before the text: they are its reference."""
-        null = torch.zeros(width) if self.null is None else self.null
+        """For a captioner that has no null cells, because its input stands before the text: they are its reference, as
+        many as an input has.
+        """
+        null = self.null if self.mean is None else self.mean
+        cells = torch.zeros(width) if null is None else null
         given = self.references is not None
-        return NoInput(self.words, references=self.references if given else null.reshape(1, -1, width))
+        return NoInput(self.words, references=self.references if given else cells.reshape(1, -1, width))
 
 
-def no_input(kind: Modality, path: Path, source: Source, grids: Grids) -> NoInput:
-    """What stands for none: a trained null cell where the folder has one, or what was chosen, or the mean."""
+def no_input(
+    kind: Modality, path: Path, source: Source, grids: Grids, loader: ModelLoader, norm: Norm | None = None
+) -> NoInput:
+    """What stands for none: a trained null cell where the folder has one, or what was chosen, or the mean.
+
+    `norm` is what stands at the captioner's entrance, if anything does.
+    """
     trained, name, blank = path / "null.safetensors", NAMES[kind], source.blank
     if trained.is_file():
         return NoInput("", load_file(trained)["null"])
@@ -57,8 +71,15 @@ def no_input(kind: Modality, path: Path, source: Source, grids: Grids) -> NoInpu
     if blank.form == "mixture":
         cells = read_grids(grids, mixed_references(kind, blank))
         return NoInput(f"each of {len(cells)} reference {name}s, averaged as probabilities,", references=cells)
-    cells = read_grids(grids, references(kind, blank.folder)).float().mean(0)
-    return NoInput(f"the mean of a few {name}s, cell by cell,", cells)
+    media = references(kind, blank.folder)
+
+    def make() -> Tensor:
+        cells = read_grids(grids, media).float()
+        return (norm(cells) if norm else cells).mean(0)
+
+    made_of = (weights_name(source, path), loader.dtype, norm is not None, *(m.hash for m in media))
+    mean = kept("no-input", made_of, make)
+    return NoInput(f"the mean of {len(media)} {name}s", mean.mean(0), normalised=norm is not None, mean=mean)
 
 
 def references(kind: Modality, folder: str = "") -> list[Media]:

@@ -95,7 +95,7 @@ class ModelLoader:
         try:
             path = fetch(role, source)
             check_weights(role, path, source)
-            self.names[role] = _name(source, path)
+            self.names[role] = weights_name(source, path)
             return load(path, source)
         except ProfileError:
             raise
@@ -151,7 +151,7 @@ def _size(role: str, source: Source) -> str:
     return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB of weights" if files else "its size is on its hub page"
 
 
-def _name(source: Source, path: Path) -> str:
+def weights_name(source: Source, path: Path) -> str:
     """The revision, or the hash of the weights in a folder of one's own."""
     if source.revision:
         return f"{source.id}@{source.revision[:12]}"

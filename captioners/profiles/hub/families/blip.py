@@ -29,7 +29,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = encoder(processed(processor, media, loader)).last_hidden_state
         return cells
 
-    blank = no_input("image", path, source, grids)
+    blank = no_input("image", path, source, grids, loader)
     vocabulary = WordPieceVocabulary(
         with_words(AutoTokenizer.from_pretrained(path)), text.bos_token_id, text.sep_token_id, text.vocab_size
     )

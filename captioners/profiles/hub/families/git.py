@@ -40,5 +40,5 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     vocabulary = WordPieceVocabulary(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model.config.vocab_size)
     blank = NoInput("the text alone, without any picture,")
     if source.blank.form:
-        blank = no_input("image", path, source, grids).as_prefix(model.config.hidden_size)
+        blank = no_input("image", path, source, grids, loader).as_prefix(model.config.hidden_size)
     return CaptionModel("image", vocabulary, grids, loader.ready(git_decoder(model)), blank)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from captioners.nets.coca import CocaDecoder
+from captioners.nets.coca import CocaDecoder, normalised
 from captioners.nets.refit import for_few_rows
 from captioners.profiles.hub.blank import no_input
 from captioners.profiles.hub.families import CaptionModel, family
@@ -32,6 +32,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         cells: Tensor = coca.visual(pixels(transform, media, loader))[1]
         return cells
 
-    blank = no_input("image", path, source, grids)
-    decoder = loader.ready(CocaDecoder(coca, blank.null))
+    # every layer has a norm of its own before its keys and values; a training learns a cell that goes through it
+    blank = no_input("image", path, source, grids, loader, None if loader.trains else normalised)
+    decoder = loader.ready(CocaDecoder(coca, blank.null, blank.normalised))
     return CaptionModel("image", ClipVocabulary(SimpleTokenizer()), grids, decoder, blank, coca)

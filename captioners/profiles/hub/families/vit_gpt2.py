@@ -35,7 +35,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
         projected: Tensor = cells if project is None else project(cells)
         return projected
 
-    blank = no_input("image", path, source, grids)
+    blank = no_input("image", path, source, grids, loader)
     tokenizer, config = with_words(AutoTokenizer.from_pretrained(path)), model.config
     start, end = (
         config.decoder_start_token_id or config.decoder.bos_token_id,

@@ -49,6 +49,6 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     ]
     style: list[int] = tokenizer(STYLE, add_special_tokens=False)["input_ids"]
     opening, start = [*opening, *style[:-1]], style[-1]
-    blank = no_input("audio", path, source, grids)
+    blank = no_input("audio", path, source, grids, loader)
     vocabulary = ByteVocabulary(tokenizer, start, model.config.eos_token_id, model.config.vocab_size)
     return CaptionModel("audio", vocabulary, grids, loader.ready(whisper_decoder(model, blank.null, opening)), blank)
