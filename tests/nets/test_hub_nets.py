@@ -146,9 +146,12 @@ def test_greedy_captions_are_those_of_open_clips_own_generate(coca, pictures, mo
 @pytest.mark.parametrize("by_input", [False, True])
 def test_a_coca_made_ready_for_few_rows_says_the_same(coca, pictures, ids, by_input, monkeypatch):
     monkeypatch.setattr(few_rows, "LARGE", 1)
-    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, True))
-    other = for_few_rows(deepcopy(coca))
+    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, few_rows.in_parts))
+    monkeypatch.setattr(few_rows, "_fastest_of_many", lambda: (not by_input, few_rows.one_dnn))
+    other = deepcopy(coca)
+    assert for_few_rows(other, other.visual) is other
     assert other.text.transformer.resblocks[0].mlp.c_fc.weight.t().is_contiguous() == by_input
+    assert other.visual.transformer.resblocks[0].mlp.c_fc.weight.t().is_contiguous() != by_input
     for (name, mine), theirs in zip(other.state_dict().items(), coca.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs), name
     expected = coca(pictures, ids, output_labels=False)["logits"]
@@ -156,17 +159,35 @@ def test_a_coca_made_ready_for_few_rows_says_the_same(coca, pictures, ids, by_in
 
 
 @torch.no_grad()
+def test_attention_made_ready_is_pytorchs_whatever_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(few_rows, "LARGE", 1)
+    plain = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    x, y = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -torch.inf)
+    ready = for_few_rows(deepcopy(plain))
+    for asked in ({"need_weights": False}, {"need_weights": False, "attn_mask": mask}, {}):
+        for mine, theirs in zip(ready(x, x, x, **asked), plain(x, x, x, **asked), strict=True):
+            assert theirs is mine is None or torch.allclose(mine, theirs, atol=1e-6)
+    assert torch.allclose(ready(x, y, y, need_weights=False)[0], plain(x, y, y, need_weights=False)[0], atol=1e-6)
+    with torch.enable_grad():
+        ready(x, x, x, need_weights=False)[0].sum().backward()
+    assert ready.in_proj_weight.grad.any()
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("parts", [0, 1, 2, 3])
-def test_few_rows_times_a_matrix_is_the_product(rows, parts, padded, monkeypatch):
+@pytest.mark.parametrize("product", [torch.nn.functional.linear, few_rows.in_parts, few_rows.one_dnn])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_few_rows_times_a_matrix_is_the_product(rows, threads, product, padded, monkeypatch):
     """Whatever the number of threads, the order in memory and the shape in front, and if some rows are padded."""
     monkeypatch.setattr(few_rows, "LARGE", 1)
-    monkeypatch.setattr(few_rows, "parts_are_faster", lambda: parts > 0)
+    for race in ("_fastest", "_fastest_of_many"):
+        monkeypatch.setattr(few_rows, race, lambda: (False, product))
     monkeypatch.setattr(few_rows, "padding_is_faster", lambda: padded)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: max(1, parts))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     x, weight, bias = torch.randn(rows, 1, 8), torch.randn(12, 8), torch.randn(12)
-    for stored in (weight, weight.t().contiguous().t()):
+    for stored in (weight, weight.t().contiguous().t(), torch.cat([weight, weight]).t().contiguous().t()[:12]):
         for b in (None, bias):
             expected = x @ weight.T if b is None else x @ weight.T + b
             assert torch.allclose(few_rows.linear(x, stored, b), expected, atol=1e-5)
@@ -176,28 +197,51 @@ def test_few_rows_times_a_matrix_is_the_product(rows, parts, padded, monkeypatch
 
 
 def test_the_races_have_a_winner_and_are_run_once():
-    assert few_rows._fastest() == (few_rows.columns_are_faster(), few_rows.parts_are_faster())
+    products = (torch.nn.functional.linear, few_rows.in_parts, few_rows.one_dnn)
+    races = (few_rows._fastest, few_rows._fastest_of_many)
+    assert all(by_input in (True, False) and product in products for by_input, product in (race() for race in races))
     assert few_rows.padding_is_faster() in (True, False)
-    assert [race.cache_info().currsize for race in (few_rows._fastest, few_rows.padding_is_faster)] == [1, 1]
+    assert [race.cache_info().currsize for race in (*races, few_rows.padding_is_faster)] == [1, 1, 1]
+
+
+def test_where_pytorch_has_no_one_dnn_nothing_asks_for_it(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    for race in (few_rows._one_dnn, few_rows._fastest, few_rows._fastest_of_many):
+        monkeypatch.setattr(few_rows, race.__name__, race.__wrapped__)
+    assert few_rows._fastest()[1] is not few_rows.one_dnn
+    assert few_rows._fastest_of_many()[1] is torch.nn.functional.linear
 
 
 @pytest.mark.parametrize("by_input", [False, True])
 def test_a_large_matrix_is_stored_as_it_is_read_fastest_and_stays_the_same(by_input, monkeypatch):
-    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, False))
+    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, torch.nn.functional.linear))
+    monkeypatch.setattr(few_rows, "_fastest_of_many", lambda: (not by_input, torch.nn.functional.linear))
     large, small = torch.randn(1024, 256), torch.randn(3, 5)
     for matrix in (large, large.t().contiguous().t()):
-        stored = few_rows.laid_out(matrix)
-        assert torch.equal(stored, large)
-        assert stored.t().is_contiguous() == by_input
+        for many in (False, True):
+            stored = few_rows.laid_out(matrix, many)
+            assert torch.equal(stored, large)
+            assert stored.t().is_contiguous() == (by_input != many)
     assert few_rows.laid_out(small).is_contiguous()
 
 
-def test_few_rows_have_gradients(monkeypatch):
-    monkeypatch.setattr(few_rows, "parts_are_faster", lambda: True)
-    x, weight = torch.randn(1, 1024, requires_grad=True), torch.randn(512, 1024, requires_grad=True)
-    few_rows.linear(x, weight).sum().backward()
-    assert torch.allclose(x.grad, weight.detach().sum(0, keepdim=True), atol=1e-4)
-    assert torch.allclose(weight.grad, x.detach().expand(512, -1))
+@pytest.mark.parametrize("product", [torch.nn.functional.linear, few_rows.in_parts, few_rows.one_dnn])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 6])
+def test_few_rows_have_gradients(rows, frozen, product, monkeypatch):
+    for race in ("_fastest", "_fastest_of_many"):
+        monkeypatch.setattr(few_rows, race, lambda: (False, product))
+    monkeypatch.setattr(few_rows, "padding_is_faster", lambda: False)
+    x, weight = torch.randn(rows, 1, 1024, requires_grad=True), torch.randn(512, 1024, requires_grad=not frozen)
+    few_rows.linear(x, weight, torch.zeros(512)).sum().backward()
+    assert torch.allclose(x.grad, weight.detach().sum(0).expand_as(x), atol=1e-4)
+    assert frozen or torch.allclose(weight.grad, x.detach().sum((0, 1)).expand(512, -1), atol=1e-4)
+
+
+def test_a_product_in_automatic_precision_is_pytorchs():
+    x, weight = torch.randn(2, 1024), torch.randn(512, 1024)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert few_rows.one_dnn(x, weight).dtype == torch.bfloat16
 
 
 @torch.no_grad()
@@ -221,7 +265,7 @@ def test_a_text_tower_says_the_same_on_as_many_positions_as_the_longest_text_has
 def test_gpt2_token_by_token_and_padded_says_what_transformers_says(by_input, monkeypatch):
     model = tiny_gpt2().eval()
     monkeypatch.setattr(few_rows, "LARGE", 1)
-    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, True))
+    monkeypatch.setattr(few_rows, "_fastest", lambda: (by_input, few_rows.in_parts))
     lm = Gpt2(model)
     ids = torch.randint(0, 200, (1, 9), generator=torch.Generator().manual_seed(3))
     expected = model(ids).logits

@@ -26,7 +26,7 @@ def load(path: Path, source: Source, loader: ModelLoader) -> CaptionModel:
     if not hasattr(coca, "text_decoder"):
         raise ValueError("it is no CoCa.")
     if loader.device == "cpu":
-        for_few_rows(coca)
+        for_few_rows(coca, coca.visual)
 
     def grids(media: list[Media]) -> Tensor:
         cells: Tensor = coca.visual(pixels(transform, media, loader))[1]
