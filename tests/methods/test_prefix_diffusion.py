@@ -1,5 +1,5 @@
-"""Method 4 on a small denoiser of random weights: rows and batches, regions, controls, forced tokens, trace and ranking;
-and what the shipped one says.
+"""Method 4 on a small denoiser of random weights: rows and batches, regions, controls, forced tokens, trace and
+ranking; and what the shipped one says.
 """
 
 import pytest
