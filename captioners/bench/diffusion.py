@@ -50,8 +50,7 @@ def candidates(profile: Profile) -> tuple[Work, Work]:
 )
 def mc_beside_method_1(profile: Profile) -> tuple[Work, Work]:
     """Method 1 tells how fast the machine is, so that ratios of different days can be compared."""
-    caption, one = captions("mc-diffusion", profile), [picture(0)]
-    return lambda: len(caption(one, num_steps=20)), _greedy(profile)
+    return _beside_method_1(profile, "mc-diffusion", num_steps=20)
 
 
 @contest(
@@ -61,11 +60,10 @@ def mc_beside_method_1(profile: Profile) -> tuple[Work, Work]:
 )
 def prefix_beside_method_1(profile: Profile) -> tuple[Work, Work]:
     """As above."""
-    caption, one = captions("prefix-diffusion", profile), [picture(0)]
-    return lambda: len(caption(one, num_steps=30, num_candidates=8)), _greedy(profile)
+    return _beside_method_1(profile, "prefix-diffusion", num_steps=30, num_candidates=8)
 
 
-def _greedy(profile: Profile) -> Work:
-    """Method 1 with its other defaults, on the same picture."""
-    caption, one = captions("cfg", profile), [picture(0)]
-    return lambda: len(caption(one, decoding="greedy", num_candidates=1))
+def _beside_method_1(profile: Profile, method: str, **settings: int) -> tuple[Work, Work]:
+    """A method's caption of a picture, and method 1's, greedy and with its other defaults."""
+    ours, theirs, one = captions(method, profile), captions("cfg", profile), [picture(0)]
+    return lambda: len(ours(one, **settings)), lambda: len(theirs(one, decoding="greedy", num_candidates=1))

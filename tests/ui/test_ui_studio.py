@@ -175,6 +175,21 @@ def test_a_batch_goes_on_after_a_bad_file_and_looks_into_zips(studio, tmp_path):
     assert count_files(paths) == 3
 
 
+@pytest.mark.parametrize("packing", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_contents_are_damaged_is_a_row_and_the_batch_goes_on(studio, tmp_path, packing):
+    path = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("dog.jpg", bytes(i * i % 251 for i in range(4000)))
+        start = archive.infolist()[0].header_offset + 30 + len("dog.jpg")
+    raw = bytearray(path.read_bytes())
+    for place in range(start + 12, start + 40):  # within the packed bytes
+        raw[place] ^= 0xFF
+    path.write_bytes(raw)
+    rows = list(caption_files(studio, [str(path), examples.SOUNDS[0]], ["echo"]))
+    assert [r.file for r in rows] == ["damaged.zip", "rooster.ogg"]
+    assert "pack the files again" in rows[0].error and rows[1].result
+
+
 def test_a_shared_slider_that_reaches_further_than_a_method_gives_it_its_own_end():
     narrow = Spec("n", "N", "I.", "https://example.org", ("image",), (GUIDANCE_SCALE.but(low=1), SEED))
     assert knobs.front_controls([narrow, SPEC])["guidance_scale"].low == 0

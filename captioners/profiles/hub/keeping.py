@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -19,19 +20,17 @@ def kept(name: str, made_of: Iterable[object], make: Callable[[], Tensor]) -> Te
     time.
     """
     key = hashlib.sha256("\n".join(map(str, (FORM, *made_of))).encode()).hexdigest()[:24]
-    try:
+    path: Path | None = None
+    with suppress(OSError, RuntimeError, KeyError, SafetensorError):  # not there, damaged, or no place for it
         path = cache_folder() / f"{name}-{key}.safetensors"
         return load_file(path)["made"]
-    except (OSError, RuntimeError, KeyError, SafetensorError):
-        made = make().cpu().contiguous()
-    try:
-        path = cache_folder() / f"{name}-{key}.safetensors"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")  # another process may be writing the same
-        save_file({"made": made}, partial)
-        partial.replace(path)
-    except (OSError, RuntimeError, SafetensorError):
-        pass
+    made = make().cpu().contiguous()
+    if path is not None:
+        with suppress(OSError, SafetensorError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(f".{os.getpid()}.partial")  # another process may be writing the same
+            save_file({"made": made}, partial)
+            partial.replace(path)
     return made
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -23,8 +25,9 @@ from captioners.ui.runtime.hosting import HEAVY
 from captioners.ui.runtime.studio import Studio
 
 MAX_FILES = 200  # files
-# zipfile: damaged, gone, unknown packing, encrypted
-UNREADABLE = (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError)
+# what zipfile raises: damaged, its contents damaged, cut short, gone, and, as RuntimeError, encrypted or packed in an
+# unknown way
+UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError)
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 NUMBER_FORMATS = {"words": ".0f", "perplexity": ",.1f"}
 HEAD = ("file", "method", "caption", "clipscore", "perplexity", "words", "seconds", "error")
