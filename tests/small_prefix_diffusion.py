@@ -42,7 +42,7 @@ def plain_loop(method, media, values) -> str:
     method_models, model = method.models, method.models.prefix_denoiser()
     kinds, source = TokenKinds.of(method_models.tokenizer), generator(values["seed"], media, 0)
     paper = values["order"] == "paper"
-    eta, strength = float(paper) if values["eta"] is None else values["eta"], 1.0 if paper else values["temperature"]
+    eta, strength = float(paper) if values["eta"] is None else values["eta"], values["temperature"]
     torch.rand(model.config.words, generator=source)  # the length's draw, not needed: the length is given
     tags, order = torch.tensor([method_models.start_token(media.kind)]), torch.tensor([0])
     grid = method_models.encode([media])[0].grid

@@ -1,8 +1,9 @@
 """How method 4 goes from noise to words, as its controls ask: the paper's published code, or what is offered beside it.
 
-The published code denoises all words together from noise of full strength, clamps the network's vectors to the nearest
-words at every step, which are the likeliest ones of the tied rounding head, and draws the next state with η = 1, which
-is ancestral sampling (DDPM). Here words may also settle one by one, and a state may be the mean path (η = 0).
+The published code denoises all words together, clamps the network's vectors to the nearest words at every step, which
+are the likeliest ones of the tied rounding head, and draws the next state with η = 1, which is ancestral sampling
+(DDPM). Its noise has full strength, a temperature of 1; less makes plainer captions, as it does in every order. Here
+words may also settle one by one, and a state may be the mean path (η = 0).
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ ORDER = choice(
     "order",
     "Order",
     "confidence settles the surest words first, and the others denoise around them; together denoises all words to "
-    "the end, best with η = 1 at a temperature of 0.5 or less; paper is the published code's sampler: together, from "
-    "noise of full strength, with clamp and η = 1.",
+    "the end; paper is the published code's sampler: together, with clamp and η = 1 (published at a temperature of 1).",
     ("confidence", "together", "paper"),
 )
 CLAMP = choice(
@@ -46,7 +46,7 @@ class EmbeddingSampling:
     settles: bool  # the surest words first
     clamp: bool
     eta: float
-    noise: float | None  # strength of all noise; None: the caption's temperature
+    temperature: float  # strength of all noise
     sampler: str
 
     @classmethod
@@ -60,19 +60,21 @@ class EmbeddingSampling:
             raise SettingsError(
                 f"eta = {eta:g} is not possible with sampler = {sampler}: give eta = 0, or sampler = ddim."
             )
-        noise = 1.0 if paper or settings["temperature"] == 1 else None
-        return cls(settings["order"] == "confidence", clamp, eta, noise, settings["sampler"])
+        return cls(settings["order"] == "confidence", clamp, eta, settings["temperature"], settings["sampler"])
 
     @property
     def published(self) -> bool:
-        """Whether this is the published code's sampler."""
-        return not self.settles and self.clamp and self.eta == 1 and self.noise == 1
+        """Whether this is the published code's sampler, whatever the strength of its noise."""
+        return not self.settles and self.clamp and self.eta == 1
 
     def told(self) -> str:
         """What a card says of it."""
         if self.published:
             how = "all words together, x0 clamped to the likeliest words at every step, η = 1"
-            return f"Sampled as the paper's published code does: {how}."
+            if self.temperature == 1:
+                return f"Sampled as the paper's published code does: {how}."
+            noise = f"with noise of {self.temperature:g} of its strength; temperature = 1 is as published"
+            return f"Sampled by the paper's published code's rule: {how}, {noise}."
         order = "the surest words settled first" if self.settles else "all words together"
         x0 = "clamped to the likeliest words at every step" if self.clamp else "a mean over words"
         return (

@@ -65,7 +65,7 @@ CONTROLS = (
     TEMPERATURE.but(
         default=0.5,
         help="How strong noise and chance are: little gives plain captions, much varied ones; "
-        f"0 is none (for the others {SAMPLING_TEMPERATURE}). In order paper noise has full strength whatever it is.",
+        f"0 is none (for the others {SAMPLING_TEMPERATURE}). The published code's noise has a strength of 1.",
     ),
     RANKING,
     ORDER,
@@ -246,10 +246,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         noise = torch.zeros(len(rows), n, self.table.shape[1])
         for i, caption in enumerate(self.captions[row] for row in rows):
             drawn = torch.randn((self.model.config.canvas, noise.shape[2]), generator=caption.source)
-            strength = self.sampling[caption.item].noise
-            noise[i, : caption.length] = (caption.temperature if strength is None else strength) * drawn[
-                : caption.length
-            ]
+            noise[i, : caption.length] = caption.temperature * drawn[: caption.length]
         return noise.to(self.device)
 
     def _plan(self, n: int) -> None:

@@ -41,12 +41,27 @@ def test_a_caption_is_what_the_plain_loop_says(method, media, scale, schedule, m
     assert len({*captions.values()}) > 1  # it matters how one samples
 
 
-def test_the_paper_s_sampler_is_clamp_and_ancestral_noise_of_full_strength(method, media):
-    paper = method.caption(media, settings(method, order="paper", temperature=0.3, length=6))
-    by_hand = method.caption(media, settings(method, order="together", clamp="on", eta=1, temperature=1, length=6))
+@pytest.mark.parametrize(
+    ("temperature", "said"),
+    [(1, "as the paper's published code does"), (0.5, "noise of 0.5 of its strength; temperature = 1 is as published")],
+)
+def test_the_paper_s_sampler_is_clamp_and_ancestral_noise(method, media, temperature, said):
+    common = {"temperature": temperature, "length": 6}
+    paper = method.caption(media, settings(method, order="paper", **common))
+    by_hand = method.caption(media, settings(method, order="together", clamp="on", eta=1, **common))
     assert paper.candidates == by_hand.candidates
     assert paper.notes == by_hand.notes
-    assert "as the paper's published code does" in paper.notes[-1]
+    assert said in paper.notes[-1]
+
+
+def test_less_noise_makes_candidates_more_alike(method, media):
+    """In every order."""
+    for order in ("confidence", "together", "paper"):
+        cold, warm = (
+            method.caption(media, settings(method, order=order, temperature=t, length=6, num_candidates=8))
+            for t in (0.01, 2)
+        )
+        assert len(texts(cold)) < len(texts(warm))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +71,7 @@ def test_the_paper_s_sampler_is_clamp_and_ancestral_noise_of_full_strength(metho
         {"order": "together"},
         {"order": "paper", "clamp": "off"},
         {"order": "paper", "eta": 0},
-        {"order": "together", "clamp": "on", "eta": 1},
+        {"order": "together", "clamp": "on", "eta": 0.9, "temperature": 1},
     ],
     ids=str,
 )
