@@ -85,3 +85,10 @@ RANKING = choice(
     "ranker asks a matcher which candidate fits the input best; mbr takes the one that agrees most with the others.",
     ("ranker", "mbr"),
 )
+REPEATS = choice(
+    "repeats",
+    "Repeats",
+    "Where words settle one by one: once says a content word a single time, any as often as the model likes (people "
+    "say one twice in 6 % of their captions).",
+    ("once", "any"),
+)

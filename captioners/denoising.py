@@ -84,18 +84,6 @@ def sample_tokens(logp: Tensor, chance: Tensor) -> Tensor:
     return torch.searchsorted(total, chance[:, None] * total[:, -1:], right=True)[:, 0].clamp(max=logp.shape[-1] - 1)
 
 
-def forbid_neighbours(words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
-    """logp (m, vocab) of the positions at (r, n), with −inf on the words that stand beside them: words (r, n), −1
-    where none does.
-    """
-    logp = logp.clone()
-    beside = F.pad(words, (1, 1), value=-1)
-    for word in (beside[:, :-2][at], beside[:, 2:][at]):
-        known = (word >= 0).nonzero()[:, 0]
-        logp[known, word[known]] = -torch.inf
-    return logp
-
-
 @dataclass
 class Canvas:
     """What all captions look like after a step."""

@@ -10,6 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+CLOSED_CLASSES = """
+    a an the this that these those some any each every all both another other its his her their our my your he she
+    it they them him we us you i who whom which what there one someone something and or but nor so as than if while
+    when where because of in on at by to from with without for into onto over under above below between among
+    through across along around behind before after during near off out up down against toward towards beside next
+    inside outside about is are was were be been being am has have had do does did can could will would may might
+    must shall should not no"""
+FUNCTION_WORDS = frozenset(CLOSED_CLASSES.split())
+
 _CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|re|ve|ll|d|m))(?!\w)")
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|n't(?!\w)|'(?:s|re|ve|ll|d|m)(?!\w)|\w+(?:[-/']\w+)*")
 

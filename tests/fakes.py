@@ -30,6 +30,7 @@ from captioners.types import (
     TokenTrace,
     to_json,
 )
+from captioners.words import FUNCTION_WORDS
 
 WORDS = ("dog", "boat", "tree", "house", "bird", "car", "lamp", "hill")
 
@@ -330,3 +331,9 @@ def restless(vocab: int, regions: int = 1) -> PrefixDenoiser:
         if parameter.ndim > 1 and name != "directions":
             torch.nn.init.normal_(parameter, std=0.2)
     return net.eval().requires_grad_(False)
+
+
+def is_content(tokenizer, word: int | str) -> bool:
+    """Whether a token, or its text, begins a word that carries content."""
+    text = word if isinstance(word, str) else tokenizer.piece(word)
+    return text.startswith(" ") and text[1:].isalpha() and len(text) > 2 and text[1:].lower() not in FUNCTION_WORDS

@@ -47,6 +47,7 @@ class EmbeddingSampling:
     clamp: bool
     eta: float
     temperature: float  # strength of all noise
+    once: bool  # words that settle one by one are not said twice
     sampler: str
 
     @classmethod
@@ -60,7 +61,8 @@ class EmbeddingSampling:
             raise SettingsError(
                 f"eta = {eta:g} is not possible with sampler = {sampler}: give eta = 0, or sampler = ddim."
             )
-        return cls(settings["order"] == "confidence", clamp, eta, settings["temperature"], settings["sampler"])
+        once = settings["repeats"] == "once"
+        return cls(settings["order"] == "confidence", clamp, eta, settings["temperature"], once, settings["sampler"])
 
     @property
     def published(self) -> bool:
@@ -75,7 +77,8 @@ class EmbeddingSampling:
                 return f"Sampled as the paper's published code does: {how}."
             noise = f"with noise of {self.temperature:g} of its strength; temperature = 1 is as published"
             return f"Sampled by the paper's published code's rule: {how}, {noise}."
-        order = "the surest words settled first" if self.settles else "all words together"
+        settled = "the surest words settled first" + ", no content word twice" * self.once
+        order = settled if self.settles else "all words together"
         x0 = "clamped to the likeliest words at every step" if self.clamp else "a mean over words"
         return (
             f"Sampled in a way of our own: {order}, x0 {x0}, η = {self.eta:g}; order = paper is the published code's."

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from captioners import guidance
 from captioners.contract import MaskDenoiserModels
-from captioners.controls import GUIDANCE_SCALE, MASK_RATE, MAX_TOKENS, NUM_CANDIDATES, SEED, TEMPERATURE, choice, number
+from captioners.controls import (
+    GUIDANCE_SCALE,
+    MASK_RATE,
+    MAX_TOKENS,
+    NUM_CANDIDATES,
+    REPEATS,
+    SEED,
+    TEMPERATURE,
+    choice,
+    number,
+)
 from captioners.decoding import SAMPLING_TEMPERATURE, chosen_logp, generator, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
@@ -26,13 +36,13 @@ from captioners.denoising import (
     NoisyCaption,
     OutputLayer,
     decisions,
-    forbid_neighbours,
     noisy_captions,
     sample_tokens,
 )
 from captioners.nets.captioner import Condition
 from captioners.nets.d3pm import stride
 from captioners.registry import register
+from captioners.repeats import RepeatRule, content_tokens
 from captioners.run_record import current_run
 from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 
@@ -71,6 +81,7 @@ CONTROLS = (
         "likeliest takes the most likely one.",
         ("drawn", "likeliest"),
     ),
+    REPEATS,
     TEMPERATURE,
     number("top_k", "Top k", "Only this many best words may be taken at a position; 0 allows all.", 0, 0, 1000, 1),
     MAX_TOKENS,
@@ -115,8 +126,9 @@ class MaskedConditionalDiffusion(DenoisingCaptioner):
     def remarks(cls, settings: Settings) -> tuple[str, ...]:
         """Whose sampler it was."""
         if settings["order"] == "confidence":
+            once = ", no content word twice" * (settings["repeats"] == "once")
             return (
-                "Uncovered in order of confidence, the surest words first: "
+                f"Uncovered in order of confidence, the surest words first{once}: "
                 "not the paper's sampler, which is order = random.",
             )
         drawn = "Drawn from the diffusion's own posterior (D3PM)"
@@ -217,6 +229,8 @@ class MaskedDiffusion(DiffusionProcess):
         self.start = torch.tensor([models.start_token(kind) for kind in kinds], device=device)
         table, special = self.model.tokens.weight, torch.tensor(self.tokenizer.special_ids, device=device)
         self.output = OutputLayer(table, table.new_zeros(len(table)).index_fill(0, special, -torch.inf))
+        once = torch.tensor([settings[c.item]["repeats"] == "once" for c in captions], device=device)
+        self.repeats = RepeatRule(content_tokens(self.tokenizer).to(device), once)
         self._measure()
         self._cover()
         total = self.model.config.steps
@@ -324,24 +338,28 @@ class MaskedDiffusion(DiffusionProcess):
         return sample_tokens(posterior, self.chance[index, k, at])
 
     def _by_confidence(self, index: int, k: int, x: Tensor, at: Tensor, guided: Tensor) -> Tensor:
-        """The surest words, as many as the schedule uncovers; none beside itself: x (n,), at (m,) positions, guided
+        """The surest words, as many as the schedule uncovers, without repeats: x (n,), at (m,) positions, guided
         (m, vocab) → (m,).
         """
         caption, covered = self.captions[index], x[at] == self.model.mask
-        places = torch.zeros_like(x, dtype=torch.bool).index_fill(0, at, True)
-        logp = forbid_neighbours(x.masked_fill(x == self.model.mask, -1)[None], places[None], guided)
+        logp = self._unrepeated(index, x, at, guided)
         words = logp.argmax(-1)
         if caption.temperature > 0:
             words = sample_tokens(self._tempered(caption, logp), self.chance[index, k, at])
         sure = chosen_logp(logp, words).masked_fill(~covered, -torch.inf)
         moved, due = x.clone(), max(0, int(covered.sum() - self._left(torch.tensor([index], device=x.device), k)))
-        for i in sure.argsort(descending=True, stable=True)[:due].tolist():
-            place = int(at[i])
-            beside = moved[max(0, place - 1) : place + 2]
-            if words[i] in beside:  # two positions had the same word in mind: they know nothing of each other
-                words[i] = logp[i].index_fill(0, beside[beside < self.model.mask], -torch.inf).argmax()
-            moved[place] = words[i]
+        for rank, i in enumerate(sure.argsort(descending=True, stable=True)[:due]):
+            if rank:  # two positions had the same word in mind: they know nothing of each other
+                possible = self._unrepeated(index, moved, at[i, None], logp[i, None])[0]
+                words[i] = words[i] if possible[words[i]].isfinite() else possible.argmax()
+            moved[at[i]] = words[i]
         return moved[at]
+
+    def _unrepeated(self, index: int, x: Tensor, at: Tensor, logp: Tensor) -> Tensor:
+        """logp (m, vocab) of positions at (m,), in order, without what would repeat a word of x (n,)."""
+        places = torch.zeros_like(x, dtype=torch.bool).index_fill(0, at, True)
+        words = x.masked_fill(x == self.model.mask, -1)
+        return self.repeats.forbid(torch.tensor([index], device=x.device), words[None], places[None], logp)
 
     def _tempered(self, caption: NoisyCaption, logp: Tensor) -> Tensor:
         """Log-probabilities at the caption's temperature, cut to its best words."""

@@ -13,11 +13,10 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from captioners.contract import PrefixDenoiserModels
-from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, SEED, TEMPERATURE, choice, number
+from captioners.controls import GUIDANCE_SCALE, NUM_CANDIDATES, RANKING, REPEATS, SEED, TEMPERATURE, choice, number
 from captioners.decoding import SAMPLING_TEMPERATURE, chosen_logp, gumbel, stack_by_modality, trace_ids
 from captioners.denoising import (
     Canvas,
@@ -26,7 +25,6 @@ from captioners.denoising import (
     NoisyCaption,
     OutputLayer,
     decisions,
-    forbid_neighbours,
     noisy_captions,
     sample_tokens,
 )
@@ -36,6 +34,7 @@ from captioners.nets.regions import pooled_regions, seen_regions
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
 from captioners.registry import register
+from captioners.repeats import RepeatRule, content_tokens
 from captioners.run_record import current_run
 from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 
@@ -69,6 +68,7 @@ CONTROLS = (
     ),
     RANKING,
     ORDER,
+    REPEATS,
     CLAMP,
     ETA,
     choice("sampler", "Sampler", "ddim takes plain steps, dpm-solver++ looks one step back and needs fewer.", SAMPLERS),
@@ -187,6 +187,8 @@ class EmbeddingDiffusion(DiffusionProcess):
         self.table = self.model.table()
         sayable = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
         self.output = OutputLayer(self.table, self.model.bias.masked_fill(~sayable.to(self.device), -torch.inf))
+        once = torch.tensor([settings[c.item]["repeats"] == "once" for c in captions], device=self.device)
+        self.repeats = RepeatRule(content_tokens(models.tokenizer).to(self.device), once)
         self._measure(prefix.lengths)
         self._start()
 
@@ -361,14 +363,16 @@ class EmbeddingDiffusion(DiffusionProcess):
         self._paint(rows, k, at, sure, words)
 
     def _settle(self, rows: Tensor, k: int, at: Tensor, guided: Tensor) -> None:
-        """Draw words for the open positions of rows that may hold more of them, none beside itself, and keep the
+        """Draw words for the open positions of rows that may hold more of them, without repeats, and keep the
         surest.
         """
         words_held, share = self.chosen[rows], self.share[rows, k]
         may_settle = at & ((~at).sum(1) < share)[:, None]
         if not may_settle.any():
             return
-        logp = forbid_neighbours(self._without_end(words_held), may_settle, guided[may_settle[at]])  # (m, vocab)
+        logp = self.repeats.forbid(
+            rows, self._without_end(words_held), may_settle, guided[may_settle[at]]
+        )  # (m, vocab)
         warmth = self.warmth[rows, None].expand_as(may_settle)[may_settle]
         tempered = logp / warmth.clamp(min=1e-3)[:, None]
         words = sample_tokens(tempered, self.chance[rows, k][may_settle])
@@ -378,14 +382,16 @@ class EmbeddingDiffusion(DiffusionProcess):
             proposed = torch.full_like(words_held, -1).index_put((may_settle,), words)
             sure = torch.full(may_settle.shape, -torch.inf, device=self.device)
             sure[may_settle] = chosen_logp(logp, words).to(sure)
-            twins = _less_sure_twins(self._without_end(proposed), sure)
+            after = settled(words_held, proposed, sure, share)
+            new = after.masked_fill(words_held >= 0, -1)  # they know nothing of each other
+            twins = self.repeats.less_sure(rows, self._without_end(new), sure)
             if not twins.any():
                 break
-            logp[twins[may_settle]] = alternatives = forbid_neighbours(
-                self._without_end(proposed), twins, logp[twins[may_settle]]
+            logp[twins[may_settle]] = alternatives = self.repeats.forbid(
+                rows, self._without_end(new), twins, logp[twins[may_settle]]
             )
             words[twins[may_settle]] = alternatives.argmax(-1)
-        self.chosen[rows] = settled(words_held, proposed, sure, share)
+        self.chosen[rows] = after
         self.stale[rows] |= (self.chosen[rows] != words_held).any(1)
 
     def _without_end(self, words: Tensor) -> Tensor:
@@ -417,9 +423,8 @@ class EmbeddingDiffusion(DiffusionProcess):
         forced, words_held = self.fixed[rows][..., None], self._without_end(self.chosen[rows])
         opinion = self.output.logp(self.opinion[rows])
         word = torch.arange(opinion.shape[-1], device=self.device) == forced
-        unrepeated = forbid_neighbours(
-            words_held, torch.ones_like(words_held, dtype=torch.bool), opinion.flatten(0, 1)
-        ).view_as(opinion)
+        everywhere = torch.ones_like(words_held, dtype=torch.bool)
+        unrepeated = self.repeats.forbid(rows, words_held, everywhere, opinion.flatten(0, 1)).view_as(opinion)
         logp = torch.where(
             forced >= 0, torch.where(word, 0.0, -torch.inf), unrepeated.scatter(-1, tokens[..., None], 0.0)
         )
@@ -429,10 +434,3 @@ class EmbeddingDiffusion(DiffusionProcess):
             caption.length = int((ids[i] != self.kinds.end).sum())
             caption.logprob = word_logp[i, : caption.length].sum().item()
         return ids
-
-
-def _less_sure_twins(words: Tensor, sure: Tensor) -> Tensor:
-    """(r, n): positions whose word, −1 where there is none, is also that of a neighbour that is surer of it."""
-    repeated = (words[:, 1:] == words[:, :-1]) & (words[:, 1:] >= 0)
-    keeps_left = sure[:, :-1] >= sure[:, 1:]  # the left one of the two keeps it
-    return F.pad(repeated & keeps_left, (1, 0)) | F.pad(repeated & ~keeps_left, (0, 1))

@@ -12,14 +12,7 @@ import numpy as np
 
 from captioners.metrics.base import CaptionSet, Gains, MetricResult, metric, needed
 from captioners.types import TokenTrace
-
-CLOSED_CLASSES = """a an the this that these those some any each every all both another other its his her their our my your
-    he she it they them him we us you i who whom which what there one someone something
-    and or but nor so as than if while when where because
-    of in on at by to from with without for into onto over under above below between among through across along around
-    behind before after during near off out up down against toward towards beside next inside outside about
-    is are was were be been being am has have had do does did can could will would may might must shall should not no"""
-FUNCTION_WORDS = frozenset(CLOSED_CLASSES.split())
+from captioners.words import FUNCTION_WORDS
 
 
 def word_gains(trace: Sequence[TokenTrace]) -> list[tuple[str, float]]:

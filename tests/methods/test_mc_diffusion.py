@@ -4,11 +4,12 @@ shipped one says.
 
 import itertools
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from fakes import small_models
+from fakes import is_content, small_models
 from same import close, content
 
 from captioners import guidance, registry
@@ -89,16 +90,19 @@ def plain(
             columns[name] = logits.log_softmax(-1)
         columns["guided"] = guided(columns["cond"], columns["uncond"])
         may = columns["guided"].clone()
-        for i in range(length):  # no word beside itself
-            for j in (i - 1, i + 1):
-                if 0 <= j < length and x[0, j] != net.mask:
-                    may[i, x[0, j]] = -math.inf
+
+        def forbid_repeats(i: int, may=may) -> None:  # no word beside itself, no content word twice
+            for j in range(length):
+                near, word = abs(i - j) == 1, int(x[0, j])
+                if word != net.mask and j != i and (near or is_content(method_models.tokenizer, word)):
+                    may[i, word] = -math.inf
+
+        for i in range(length):
+            forbid_repeats(i)
         sure = may.max(-1).values
         covered = [i for i in range(length) if x[0, i] == net.mask]
         for i in sorted(covered, key=lambda i: -sure[i])[: max(0, len(covered) - length * s // 100)]:
-            for j in (i - 1, i + 1):
-                if 0 <= j < length and x[0, j] != net.mask:
-                    may[i, x[0, j]] = -math.inf
+            forbid_repeats(i)
             x[0, i] = may[i].argmax()
         history.append(columns)
     return x[0].tolist(), history
@@ -295,14 +299,17 @@ def test_no_mask_or_padding_is_left_whatever_the_number_of_steps(method, picture
         )
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_the_surest_words_never_stand_beside_themselves(method, media, temperature):
-    settings = [
-        method.spec.settings(temperature=temperature, num_steps=n, seed=n, forced={2: " dog"}) for n in (5, 7, 20)
-    ]
+@pytest.mark.parametrize(("temperature", "repeats"), [(0, "once"), (1, "once"), (0, "any")])
+def test_words_in_order_of_confidence_are_not_repeated(method, media, temperature, repeats):
+    """No word stands beside itself, and a content word is said once."""
+    common = {"temperature": temperature, "repeats": repeats, "forced": {2: " dog"}}
+    settings = [method.spec.settings(num_steps=n, seed=n, **common) for n in (5, 7, 20)]
+    said = []
     for result in method.caption_batch([media] * 3, settings):
-        words = [entry.token for entry in result.trace]
-        assert all(a != b for a, b in itertools.pairwise(words))
+        ids = tokens_of(result, method.models.tokenizer)
+        assert all(a != b for a, b in itertools.pairwise(ids))
+        said += Counter(i for i in ids if is_content(method.models.tokenizer, i)).values()
+    assert (max(said) == 1) == (repeats == "once")
 
 
 def ends(control) -> list:

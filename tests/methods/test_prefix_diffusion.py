@@ -2,15 +2,17 @@
 ranking; and what the shipped one says.
 """
 
+from collections import Counter
+
 import pytest
 import torch
-from fakes import HashMatcher
+from fakes import HashMatcher, is_content
 from small_prefix_diffusion import SHAPES, plain_loop, settings, small, texts
 
 from captioners import registry
 from captioners.attribution import attribute, hidden_windows
 from captioners.decoding import agreement, diversity
-from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion, _less_sure_twins
+from captioners.methods.prefix_diffusion import CERTAIN, PrefixDiffusion
 from captioners.nets.prefix_denoiser import PrefixDenoiser
 from captioners.nets.regions import region_cells
 from captioners.nets.schedules import SCHEDULES
@@ -132,20 +134,18 @@ def test_settled_words_grow_in_number_and_stay(method, picture):
         before = final
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_surest_words_never_settle_beside_themselves(method, media, temperature):
-    """Neither beside a word that was there before nor beside one that settles in the same step."""
-    values = [settings(method, temperature=temperature, num_steps=n, seed=n, forced={2: " dog"}) for n in (5, 7, 20)]
-    for value in values:
-        *steps, _, _ = method.stream(media, value)  # the last one rounds
+@pytest.mark.parametrize(("temperature", "repeats"), [(0, "once"), (1, "once"), (0, "any")])
+def test_settled_words_are_not_repeated(method, media, temperature, repeats):
+    """No word stands beside itself, and a content word is said once, be it there before or settled in the same step."""
+    common = {"temperature": temperature, "repeats": repeats, "forced": {2: " dog"}, "length": 20}
+    said = []
+    for n in (5, 7, 20):
+        *steps, _, _ = method.stream(media, settings(method, num_steps=n, seed=n, **common))  # the last one rounds
         for step in steps:
             final = {i: t.text for i, t in enumerate(step.tokens) if t.state == "final"}
             assert all(final.get(i + 1) != word for i, word in final.items() if word)
-
-
-def test_of_twins_the_surer_one_stays():
-    words, sure = torch.tensor([[5, 5, 5, -1, -1, 7]]), torch.tensor([[-2.0, -1.0, -3.0, -1.0, -1.0, -1.0]])
-    assert _less_sure_twins(words, sure).tolist() == [[True, False, True, False, False, False]]
+        said += Counter(w for w in final.values() if is_content(method.models.tokenizer, w)).values()
+    assert (max(said) == 1) == (repeats == "once")
 
 
 def test_a_stream_ends_with_the_caption(method, media):
@@ -212,6 +212,7 @@ ENDS = {
     "seed": (0, 2**31 - 1),
     "ranking": ("ranker", "mbr"),
     "order": ("confidence", "together", "paper"),
+    "repeats": ("once", "any"),
     "clamp": ("auto", "on", "off"),
     "eta": (0, 1),
     "sampler": ("ddim", "dpm-solver++"),
