@@ -88,7 +88,7 @@ RANKING = choice(
 REPEATS = choice(
     "repeats",
     "Repeats",
-    "Where words settle one by one: once says a content word a single time, any as often as the model likes (people "
-    "say one twice in 6 % of their captions).",
-    ("once", "any"),
+    "any says a word as often as the model likes, once says a content word a single time (people repeat one in 6 % of "
+    "their captions).",
+    ("any", "once"),
 )

@@ -23,6 +23,7 @@ from captioners.controls import (
     LM_WEIGHT,
     MAX_TOKENS,
     NUM_CANDIDATES,
+    REPEATS,
     SEED,
     TEMPERATURE,
     choice,
@@ -46,6 +47,7 @@ from captioners.methods.language_guides import LanguageGuide, language_guide
 from captioners.nets.key_value_cache import rows_of
 from captioners.nets.transformer import KeysValues
 from captioners.registry import register
+from captioners.repeats import content_tokens
 from captioners.run_record import RunRecord, current_run
 from captioners.types import Explanation, Media, Modality, Result, Settings, Spec, Step
 
@@ -97,6 +99,7 @@ CONTROLS = (
         16,
         1,
     ),
+    REPEATS,
     number("no_repeat", "No repeat", "Forbids any run of this many tokens to occur twice; 0 is off.", 0, 0, 4, 1),
     MAX_TOKENS,
     SEED,
@@ -297,8 +300,11 @@ class ClassifierFree(Captioner):
         scores[
             :, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]
         ] = -math.inf  # at least one word
+        content = content_tokens(tokenizer)
         for i, caption in enumerate(captions):
             scores[i, repeated_tokens(caption.ids, caption.settings["no_repeat"])] = -math.inf
+            if caption.settings["repeats"] == "once":
+                scores[i, [t for t in caption.ids if content[t]]] = -math.inf
         return scores
 
     def _choose(self, captions: list[SampledCaption], guided: Tensor, position: int) -> Tensor:

@@ -81,7 +81,7 @@ CONTROLS = (
         "likeliest takes the most likely one.",
         ("drawn", "likeliest"),
     ),
-    REPEATS,
+    REPEATS.but(default="once", help=f"{REPEATS.help} Order random has no such rule."),
     TEMPERATURE,
     number("top_k", "Top k", "Only this many best words may be taken at a position; 0 allows all.", 0, 0, 1000, 1),
     MAX_TOKENS,

@@ -68,7 +68,7 @@ CONTROLS = (
     ),
     RANKING,
     ORDER,
-    REPEATS,
+    REPEATS.but(default="once", help=f"{REPEATS.help} It is a rule of order confidence alone."),
     CLAMP,
     ETA,
     choice("sampler", "Sampler", "ddim takes plain steps, dpm-solver++ looks one step back and needs fewer.", SAMPLERS),
