@@ -95,8 +95,8 @@ EXPLANATION = Explanation(
     "with some of its cells masked, and what the hidden cells contribute is exaggerated γ times. Measured here this "
     "changes captions and does not make them more telling: the cells left tell nearly as much as all. Guidance cfg, "
     "which compares with no input at all, does. The length is decided before the first word.",
-    "Positions are filled without knowing each other: words are doubled or do not agree, and a caption that was "
-    "measured too short or too long is squeezed or padded.",
+    "Positions are filled without knowing each other: words do not agree, or are doubled where repeats any allows it, "
+    "and a caption that was measured too short or too long is squeezed or padded.",
     """@misc{zhou-masked,
   title  = {Image Captioning via Masked Conditional Diffusion},
   author = {Zhou, Jiayi and Li, Chen and Tang, Huidong and Kamei, Sayaka and Jiang, Shuai and Morimoto, Yasuhiko}

@@ -89,8 +89,8 @@ EXPLANATION = Explanation(
     "first of them. Pushing away from the model without its prefix is possible too, which the paper does not do. Nor "
     "is the default order the paper's: settling the surest words first is more fluent and nearer to what people "
     "write than its sampler, which decides all words at once; order paper is that sampler, and more varied.",
-    "The vectors settle on words one by one, so grammar suffers first: articles go missing and words are doubled, "
-    "which a matcher does not mind.",
+    "The vectors settle on words one by one, so grammar suffers first: articles go missing, and words are doubled "
+    "where repeats any allows it, which a matcher does not mind.",
     """@inproceedings{liu2024prefix,
   title     = {Prefix-diffusion: A Lightweight Diffusion Model for Diverse Image Captioning},
   author    = {Liu, Guisheng and Li, Yi and Fei, Zhengcong and Fu, Haiyan and Luo, Xiangyang and Guo, Yanqing},

@@ -1,4 +1,6 @@
-"""How varied a set of captions is: distinct n-grams, words used, distinct captions, Self-BLEU, length."""
+"""How varied a set of captions is: distinct n-grams, words used, distinct captions, Self-BLEU, length, words that are
+said twice.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import numpy as np
 
 from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 from captioners.metrics.bootstrap import jackknife
-from captioners.words import count_words, distinct_captions, distinct_ngrams, ngrams, tokenize
+from captioners.words import FUNCTION_WORDS, count_words, distinct_captions, distinct_ngrams, ngrams, tokenize
 
 
 @metric()
@@ -37,6 +39,13 @@ def distinct(rows: CaptionSet) -> list[MetricResult]:
 def words(rows: CaptionSet) -> list[MetricResult]:
     """Words per caption."""
     return [mean_of("words", [count_words(c) for c in rows.captions], rows)]
+
+
+@metric()
+def doubled(rows: CaptionSet) -> list[MetricResult]:
+    """The share of captions in which a content word stands twice."""
+    content = ([word for word in tokenize(c) if len(word) > 1 and word not in FUNCTION_WORDS] for c in rows.captions)
+    return [mean_of("doubled", [float(len(words) > len({*words})) for words in content], rows)]
 
 
 @metric()

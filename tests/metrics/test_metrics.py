@@ -122,7 +122,7 @@ def test_cider_is_left_out_for_one_picture():
 
 def test_metrics_with_unmet_needs_are_left_out():
     names = set(measure(rows(references=None)))
-    assert names == {"dist-1", "dist-2", "dist-3", "vocabulary", "distinct", "words"}
+    assert names == {"dist-1", "dist-2", "dist-3", "vocabulary", "distinct", "words", "doubled"}
 
 
 # ----------------------------------------------------------------------------------------------------- diversity
@@ -136,6 +136,12 @@ def test_diversity_counts_distinct_ngrams_over_the_whole_set():
     assert result["vocabulary"].mean == 4
     assert result["distinct"].mean == pytest.approx(2 / 3)
     assert result["words"].mean == 3
+
+
+def test_a_content_word_that_stands_twice_is_a_doubled_one():
+    captions = ["a sink and a Sink.", "the dog and the man", "a man's hat beside a man", "people"]
+    result = measure(CaptionSet([*"wxyz"], captions))["doubled"]
+    assert list(result.items) == [1, 0, 1, 0] and result.mean == 0.5
 
 
 def test_self_bleu_is_one_for_equal_candidates_and_near_zero_for_unrelated_ones():
