@@ -26,7 +26,7 @@ class PrefixDenoiserConfig:
     """The size of the denoiser. Its blocks have the shape of `CaptionDecoder`'s, so that it can start from one."""
 
     vocab: int = 4096
-    embed: int = 128  # dimension of the word embeddings that noise is added to (the paper: 48)
+    embed: int = 128  # dimension of the word embeddings that noise is added to
     dim: int = 256
     layers: int = 4
     heads: int = 4

@@ -131,7 +131,7 @@ PARTS: dict[str, PartInfo] = {
     "mc-diffusion": PartInfo(
         "mask_denoiser", 24, ("tokenizer", "image-encoder", "audio-encoder", "cfg", "image-vq", "audio-vq")
     ),
-    "prefix-diffusion": PartInfo("prefix_denoiser", 52, ("tokenizer", "caption-lm", "image-encoder", "audio-encoder")),
+    "prefix-diffusion": PartInfo("prefix_denoiser", 42, ("tokenizer", "cfg", "image-encoder", "audio-encoder")),
     "audibility": PartInfo("classifier", 1, ("tokenizer",)),
     "visibility": PartInfo("classifier", 1, ("tokenizer",)),
     "audibility-judge": PartInfo("classifier", 1, ("tokenizer",)),

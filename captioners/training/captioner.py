@@ -31,8 +31,9 @@ from captioners.training.tokenizer import load_tokenizer
 from captioners.types import CaptionLabError
 
 MAX_TOKENS = 26
-# development pictures of each data set that a training is followed on: on 200 of them one epoch is worth .03 of CIDEr
-FOLLOWED = 1000
+FOLLOWED = (
+    200  # development pictures of each data set that a training is followed on; the whole split is for `evaluate`
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CaptionerRecipe(Recipe):
     pictures: str = ""  # sets that are learned from, separated by +, "coco:0.1" is a tenth of one; empty: all
 
 
-RECIPE = CaptionerRecipe(epochs=24, batch=64, lr=1e-3, ema=0.999)
+RECIPE = CaptionerRecipe(epochs=24, batch=64, lr=1e-3)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Part `prefix-diffusion`: method 4's denoiser, for pictures and sound, with its prefix removed now and then.
 
-It starts from the caption LM, as method 1 does (its layers without the causal mask; its token embeddings, reduced to
-their principal components, are the word embeddings, frozen for the first half). It learns people's captions alone, and
-text corpora as examples without a prefix.
+It starts from method 1's decoder (its layers without the causal mask; its token embeddings, reduced to their principal
+components, are the word embeddings, frozen for the first half). It learns people's captions alone, and text corpora as
+examples without a prefix.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.language_model import CausalLM, CausalLMConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig, noised
 from captioners.nets.regions import REGIONS, pooled_regions
@@ -75,9 +76,9 @@ class Examples:
     learn_words: bool = True
 
 
-def warm_start(model: PrefixDenoiser, lm: CausalLM) -> None:
+def warm_start(model: PrefixDenoiser, decoder: CaptionDecoder) -> None:
     """Word embeddings by principal components, and every layer's self-attention and feed-forward weights."""
-    tokens = lm.tokens.weight.detach()
+    tokens = decoder.tokens.weight.detach()
     if len(tokens) < model.config.embed:
         raise CaptionLabError(
             f"{len(tokens)} tokens cannot start {model.config.embed} dimensions of word embeddings: "
@@ -92,10 +93,10 @@ def warm_start(model: PrefixDenoiser, lm: CausalLM) -> None:
             layer.weight.copy_(basis.T * length)
             layer.bias.copy_(centre)
         model.leave.weight.copy_(basis * length)
-        model.positions.copy_(lm.positions[1 : 1 + model.config.canvas])
-    model.norm.load_state_dict(lm.norm.state_dict())
-    for own_block, lm_block in zip(model.blocks, lm.blocks, strict=True):
-        own_block.load_state_dict(lm_block.state_dict())
+        model.positions.copy_(decoder.positions[1 : 1 + model.config.canvas])
+    model.norm.load_state_dict(decoder.norm.state_dict())
+    for own_block, decoder_block in zip(model.blocks, decoder.blocks, strict=True):
+        own_block.load_state_dict({k: v for k, v in decoder_block.state_dict().items() if not k.startswith("cross")})
 
 
 def pooled_vectors(grids: Tensor, kind: str, regions: int) -> Tensor:
@@ -166,8 +167,8 @@ def train_stage(name: str, job: Job) -> tuple[dict[str, Any], PrefixRecipe]:
     """From new weights, or those that the job starts from, to the best ones of its epochs."""
     tokenizer = load_tokenizer(job)
     kinds = TokenKinds.of(tokenizer)
-    weights = job.find("caption-lm")
-    lm = load_into(CausalLM(CausalLMConfig(**read_config(weights))), weights)
+    weights = job.find("cfg")
+    decoder = load_into(CaptionDecoder(CaptionerConfig(**read_config(weights))), weights).eval()
     recipe, config = job.configured(RECIPE, PrefixDenoiserConfig(vocab=len(tokenizer)))
     if config.regions not in REGIONS:
         raise CaptionLabError(f"regions={config.regions} is not possible: give {' or '.join(map(str, REGIONS))}.")
@@ -175,7 +176,7 @@ def train_stage(name: str, job: Job) -> tuple[dict[str, Any], PrefixRecipe]:
     config = replace(config, image_dim=material.pictures.shape[-1], audio_dim=material.heard.shape[-1])
     torch.manual_seed(job.seed)
     model = PrefixDenoiser(config)
-    warm_start(model, lm)
+    warm_start(model, decoder)
     steps = len(examples(material, tokenizer, recipe, random.Random(0)))
 
     def batches(epoch: int) -> Iterator[Examples]:

@@ -36,7 +36,7 @@ RECIPES = {
     "audio-vq": VQRecipe(epochs=6, batch=64, lr=1e-3, ema=0.99),
 }
 CONFIGS = {
-    "image-vq": VQConfig(codes=4096, dim=64, hidden=384, rows=7),
+    "image-vq": VQConfig(codes=2048, dim=64, hidden=384, rows=7),
     "audio-vq": VQConfig(codes=512, dim=64, hidden=384, rows=2),
 }
 # the net over pixels begins with nothing: its first codes are soon far from every cell, and have to be restarted early

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import restless
 
-from captioners.nets.language_model import CausalLM, CausalLMConfig
+from captioners.nets.captioner import CaptionDecoder, CaptionerConfig
 from captioners.nets.prefix_denoiser import PrefixDenoiser, PrefixDenoiserConfig
 from captioners.nets.regions import REGIONS, pooled_regions, region_cells
 from captioners.profiles.store import load_into, read_config, save_part
@@ -41,15 +41,15 @@ def test_positions_that_are_not_there_change_nothing(regions):
     )
 
 
-def test_a_warm_start_keeps_the_language_models_words_and_layers():
-    lm = CausalLM(CausalLMConfig(vocab=60, dim=48, heads=2))
+def test_a_warm_start_keeps_the_decoders_words_and_layers():
+    decoder = CaptionDecoder(CaptionerConfig(vocab=60, dim=48, heads=2))
     net = PrefixDenoiser(PrefixDenoiserConfig(vocab=60, embed=48, dim=48, heads=2))
-    warm_start(net, lm)
-    tokens = lm.tokens.weight - lm.tokens.weight.mean(0)
+    warm_start(net, decoder)
+    tokens = decoder.tokens.weight - decoder.tokens.weight.mean(0)
     like = torch.nn.functional.normalize(tokens, dim=1)
     # all components kept: all angles kept
     assert torch.allclose(net.table() @ net.table().T / 48, like @ like.T, atol=1e-4)
-    assert torch.equal(net.blocks[3].mlp[0].weight, lm.blocks[3].mlp[0].weight)
+    assert torch.equal(net.blocks[3].mlp[0].weight, decoder.blocks[3].mlp[0].weight)
 
 
 @pytest.mark.parametrize("regions", REGIONS)
