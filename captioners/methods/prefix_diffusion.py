@@ -87,8 +87,8 @@ EXPLANATION = Explanation(
     "noise is taken away step by step until every vector lies at a word. Many captions start from many noises in one "
     "batch, and a matcher picks the one that fits best. This choice is what guides here: the unguided caption is the "
     "first of them. Pushing away from the model without its prefix is possible too, which the paper does not do. Nor "
-    "is the default order the paper's: settling the surest words first is more fluent and nearer to what people "
-    "write than its sampler, which decides all words at once; order paper is that sampler, and more varied.",
+    "is the default order the paper's: settling the surest words first reads better than its sampler, which decides "
+    "all words at once. Order paper is that sampler: it sticks to the picture more, and says things twice.",
     "The vectors settle on words one by one, so grammar suffers first: articles go missing, and words are doubled "
     "where repeats any allows it, which a matcher does not mind.",
     """@inproceedings{liu2024prefix,
