@@ -1,7 +1,7 @@
 """The files that the page offers to begin with; CREDITS.md beside them has their licences.
 
 The page opens on the first one, an orchestra: guidance sees the musicians. By `captioners.evaluation.first_example` the
-judge likes the change on two of its four cards.
+judge likes the change on three of its four cards.
 """
 
 from __future__ import annotations
