@@ -6,6 +6,7 @@ says "a sink and a sink". No word stands beside itself, and a content word is sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from captioners.contract import Tokenizer
-from captioners.words import FUNCTION_WORDS
+from captioners.words import is_content_word
 
 _CONTENT: WeakKeyDictionary[Tokenizer, Tensor] = WeakKeyDictionary()  # the pieces of a vocabulary are gone through once
 
@@ -23,7 +24,7 @@ def content_tokens(tokenizer: Tokenizer) -> Tensor:
     if tokenizer not in _CONTENT:
         pieces = [tokenizer.piece(i) for i in range(len(tokenizer))]
         words = [p[1:] if p.startswith(" ") and p[1:].isalpha() else "" for p in pieces]
-        content = torch.tensor([len(word) > 1 and word.lower() not in FUNCTION_WORDS for word in words])
+        content = torch.tensor([is_content_word(word) for word in words])
         _CONTENT[tokenizer] = content.index_fill(0, torch.tensor(tokenizer.special_ids), False)
     return _CONTENT[tokenizer]
 
@@ -34,6 +35,12 @@ class RepeatRule:
 
     content: Tensor  # (vocab,) tokens that begin a word with content
     once: Tensor  # (rows,) True where those are said once
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, repeats: Sequence[str], device: torch.device) -> RepeatRule:
+        """The rule that the control `repeats` of every row asks for."""
+        once = torch.tensor([value == "once" for value in repeats], device=device)
+        return cls(content_tokens(tokenizer).to(device), once)
 
     def forbid(self, rows: Tensor, words: Tensor, at: Tensor, logp: Tensor) -> Tensor:
         """logp (m, vocab) of the positions at (r, n), with −inf on what would be a repeat there.

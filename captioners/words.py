@@ -19,6 +19,12 @@ CLOSED_CLASSES = """
     must shall should not no"""
 FUNCTION_WORDS = frozenset(CLOSED_CLASSES.split())
 
+
+def is_content_word(word: str) -> bool:
+    """Whether a word carries content; function words and single letters hold a sentence together."""
+    return len(word) > 1 and word.lower() not in FUNCTION_WORDS
+
+
 _CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|re|ve|ll|d|m))(?!\w)")
 _TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|n't(?!\w)|'(?:s|re|ve|ll|d|m)(?!\w)|\w+(?:[-/']\w+)*")
 

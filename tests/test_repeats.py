@@ -1,6 +1,7 @@
 """What may not be said again, against the rule written down word by word."""
 
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -53,3 +54,15 @@ def test_content_is_told_from_function(embedded):
     assert content.tolist() == [is_content(tokenizer, i) for i in range(len(tokenizer))]
     for word, expected in ((" dog", True), (" red", True), (" the", False), (" on", False), (" a", False)):
         assert content[tokenizer.token_id(word)] == expected
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "sample", "beam"])
+def test_content_words_are_said_once_when_that_is_wanted(cfg, picture, decoding):
+    """At a guidance so strong that they are repeated otherwise."""
+    said = {}
+    for repeats in ("any", "once"):
+        settings = cfg.spec.settings(guidance_scale=5, temperature=1, decoding=decoding, repeats=repeats, max_tokens=30)
+        tokens = [entry.token for entry in cfg.caption(picture, settings).trace]
+        said[repeats] = max(Counter(t for t in tokens if is_content(cfg.models.tokenizer, t)).values())
+    assert said["once"] == 1
+    assert decoding == "sample" or said["any"] > 1

@@ -300,11 +300,10 @@ class ClassifierFree(Captioner):
         scores[
             :, [t for t in tokenizer.special_ids if t != tokenizer.eos or position == 0]
         ] = -math.inf  # at least one word
-        content = content_tokens(tokenizer)
         for i, caption in enumerate(captions):
             scores[i, repeated_tokens(caption.ids, caption.settings["no_repeat"])] = -math.inf
             if caption.settings["repeats"] == "once":
-                scores[i, [t for t in caption.ids if content[t]]] = -math.inf
+                scores[i, [t for t in caption.ids if content_tokens(tokenizer)[t]]] = -math.inf
         return scores
 
     def _choose(self, captions: list[SampledCaption], guided: Tensor, position: int) -> Tensor:

@@ -42,7 +42,7 @@ from captioners.denoising import (
 from captioners.nets.captioner import Condition
 from captioners.nets.d3pm import stride
 from captioners.registry import register
-from captioners.repeats import RepeatRule, content_tokens
+from captioners.repeats import RepeatRule
 from captioners.run_record import current_run
 from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 
@@ -229,8 +229,7 @@ class MaskedDiffusion(DiffusionProcess):
         self.start = torch.tensor([models.start_token(kind) for kind in kinds], device=device)
         table, special = self.model.tokens.weight, torch.tensor(self.tokenizer.special_ids, device=device)
         self.output = OutputLayer(table, table.new_zeros(len(table)).index_fill(0, special, -torch.inf))
-        once = torch.tensor([settings[c.item]["repeats"] == "once" for c in captions], device=device)
-        self.repeats = RepeatRule(content_tokens(self.tokenizer).to(device), once)
+        self.repeats = RepeatRule.of(self.tokenizer, [settings[c.item]["repeats"] for c in captions], device)
         self._measure()
         self._cover()
         total = self.model.config.steps

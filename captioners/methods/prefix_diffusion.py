@@ -34,7 +34,7 @@ from captioners.nets.regions import pooled_regions, seen_regions
 from captioners.nets.rounding import ANY, TokenKinds, best_sequences, settled
 from captioners.nets.schedules import SAMPLERS, SCHEDULES, alpha_bars, sampler
 from captioners.registry import register
-from captioners.repeats import RepeatRule, content_tokens
+from captioners.repeats import RepeatRule
 from captioners.run_record import current_run
 from captioners.types import Explanation, Media, Result, Settings, Spec, Step
 
@@ -187,8 +187,7 @@ class EmbeddingDiffusion(DiffusionProcess):
         self.table = self.model.table()
         sayable = (self.kinds.begins | self.kinds.goes_on).index_fill(0, torch.tensor(self.kinds.end), True)
         self.output = OutputLayer(self.table, self.model.bias.masked_fill(~sayable.to(self.device), -torch.inf))
-        once = torch.tensor([settings[c.item]["repeats"] == "once" for c in captions], device=self.device)
-        self.repeats = RepeatRule(content_tokens(models.tokenizer).to(self.device), once)
+        self.repeats = RepeatRule.of(models.tokenizer, [settings[c.item]["repeats"] for c in captions], self.device)
         self._measure(prefix.lengths)
         self._start()
 
@@ -370,9 +369,8 @@ class EmbeddingDiffusion(DiffusionProcess):
         may_settle = at & ((~at).sum(1) < share)[:, None]
         if not may_settle.any():
             return
-        logp = self.repeats.forbid(
-            rows, self._without_end(words_held), may_settle, guided[may_settle[at]]
-        )  # (m, vocab)
+        said = self._without_end(words_held)
+        logp = self.repeats.forbid(rows, said, may_settle, guided[may_settle[at]])  # (m, vocab)
         warmth = self.warmth[rows, None].expand_as(may_settle)[may_settle]
         tempered = logp / warmth.clamp(min=1e-3)[:, None]
         words = sample_tokens(tempered, self.chance[rows, k][may_settle])
@@ -383,13 +381,11 @@ class EmbeddingDiffusion(DiffusionProcess):
             sure = torch.full(may_settle.shape, -torch.inf, device=self.device)
             sure[may_settle] = chosen_logp(logp, words).to(sure)
             after = settled(words_held, proposed, sure, share)
-            new = after.masked_fill(words_held >= 0, -1)  # they know nothing of each other
-            twins = self.repeats.less_sure(rows, self._without_end(new), sure)
+            new = self._without_end(after.masked_fill(words_held >= 0, -1))
+            twins = self.repeats.less_sure(rows, new, sure)  # words that settle together know nothing of each other
             if not twins.any():
                 break
-            logp[twins[may_settle]] = alternatives = self.repeats.forbid(
-                rows, self._without_end(new), twins, logp[twins[may_settle]]
-            )
+            logp[twins[may_settle]] = alternatives = self.repeats.forbid(rows, new, twins, logp[twins[may_settle]])
             words[twins[may_settle]] = alternatives.argmax(-1)
         self.chosen[rows] = after
         self.stale[rows] |= (self.chosen[rows] != words_held).any(1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from captioners.metrics.base import CaptionSet, MetricResult, mean_of, metric, needed
 from captioners.metrics.bootstrap import jackknife
-from captioners.words import FUNCTION_WORDS, count_words, distinct_captions, distinct_ngrams, ngrams, tokenize
+from captioners.words import count_words, distinct_captions, distinct_ngrams, is_content_word, ngrams, tokenize
 
 
 @metric()
@@ -44,7 +44,7 @@ def words(rows: CaptionSet) -> list[MetricResult]:
 @metric()
 def doubled(rows: CaptionSet) -> list[MetricResult]:
     """The share of captions in which a content word stands twice."""
-    content = ([word for word in tokenize(c) if len(word) > 1 and word not in FUNCTION_WORDS] for c in rows.captions)
+    content = ([word for word in tokenize(c) if is_content_word(word)] for c in rows.captions)
     return [mean_of("doubled", [float(len(words) > len({*words})) for words in content], rows)]
 
 
